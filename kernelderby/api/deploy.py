@@ -9,9 +9,9 @@ from kernelderby.catalog import Catalog, Definition
 from kernelderby.deploy.export import Exported, export_wheel
 from kernelderby.deploy.hub import export_hub
 from kernelderby.deploy.twins import WrittenTwins, export_twins
-from kernelderby.deploy.winners import winners
+from kernelderby.deploy.winners import AllWinners, winners
 from kernelderby.report.answer import Answer
-from kernelderby.report.deploy import exported_answer, twins_answer
+from kernelderby.report.deploy import exported_answer, planned_answer, twins_answer
 
 
 def wheel(
@@ -28,6 +28,13 @@ def wheel(
         exported = export_wheel(winners(catalog, _wanted(catalog, definitions), gpu), folder, told)
     lost = [f"{name}: left out of the package, since {reason}" for name, reason in exported.not_built.items()]
     return exported_answer(exported, (*catalog.warnings, *lost))
+
+
+def plan(catalog: Catalog, definitions: Sequence[str] = (), *, gpu: str | None = None) -> Answer[AllWinners]:
+    """What a package would run at which shapes, and what its choice loses; nothing is built. Otherwise as wheel()."""
+    with catalog.telling():
+        found = winners(catalog, _wanted(catalog, definitions), gpu)
+    return planned_answer(found, catalog.warnings)
 
 
 def hub(catalog: Catalog, folder: Path, definitions: Sequence[str] = (), *, gpu: str | None = None) -> Answer[Exported]:

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kernelderby.catalog import Catalog, Definition, Solution
+from kernelderby.catalog import Catalog, Definition, Solution, Workload
 from kernelderby.catalog.libraries import library_of
+from kernelderby.catalog.selection import SCORED
 from kernelderby.catalog.traces import fresh_workloads
 from kernelderby.deploy.runtime.selector import Selector
 from kernelderby.errors import DerbyError
@@ -15,32 +16,34 @@ from kernelderby.roofline.recorded import Recorded, recorded
 from kernelderby.roofline.selection import BASELINE_AUTHOR
 from kernelderby.rows.measurement import Measurement
 
+FRESH = "fresh"  # the origin of shapes that no file lists
 KIND = "graph"  # of the times: what servers replay
 KINDS = ("own", "library", "plain")  # of solutions, see kind_of()
 
 
 @dataclass(frozen=True, slots=True)
 class TimedShape:
-    """sizes: of the definition's variable axes, in their order. us: solution -> time."""
+    """sizes: of the definition's variable axes, in their order. us: solution -> time. origin: of its workload."""
 
     sizes: tuple[int, ...]
     us: dict[str, float]
+    origin: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class ChoiceLoss:
     """How much longer the chosen solution took than the fastest, as a share, over shapes that the choice did not know:
     each shape left out in turn. inside: shapes that lay in the region of the others, where mean and worst are of;
-    outside: the others, which libraries run; outside_mean. None without shapes. fresh: the same of fresh shapes,
-    chosen by all others."""
+    outside: the others, which libraries run; outside_mean. None without shapes. held_out: origin, but for
+    the published ones -> (shapes, their mean loss where the shapes of all other origins choose, outside of their region
+    too); "fresh" is one, and never chooses."""
 
     inside: int
     mean: float | None
     worst: float | None
     outside: int
     outside_mean: float | None
-    fresh: int
-    fresh_mean: float | None
+    held_out: dict[str, tuple[int, float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,18 +117,7 @@ def _winners(catalog: Catalog, definition: Definition, found: Recorded, rows: Se
     listed = catalog.workloads(definition.name)
     fresh = fresh_workloads(rows, definition, lambda problem: None)
     of_set, of_fresh = (
-        [
-            TimedShape(tuple(workload.axes[axis] for axis in _axes(definition)), us)
-            for workload in workloads
-            if len(
-                us := {
-                    name: own_times[workload.uuid].latency_us
-                    for name, own_times in times.items()
-                    if name not in left_out and workload.uuid in own_times and not own_times[workload.uuid].outdated
-                }
-            )
-            > 1
-        ]
+        [shape for workload in workloads if len((shape := _timed(definition, workload, times, left_out)).us) > 1]
         for workloads in (listed, fresh)
     )
     if not of_set:
@@ -135,6 +127,18 @@ def _winners(catalog: Catalog, definition: Definition, found: Recorded, rows: Se
     return replace(
         _chosen(definition, solutions, of_set, of_fresh, left_out), solutions=_ordered(own[each] for each in kept)
     )
+
+
+def _timed(
+    definition: Definition, workload: Workload, times: Mapping[str, Mapping[str, Any]], left_out: Mapping[str, str]
+) -> TimedShape:
+    """Of the present code alone."""
+    us = {
+        name: own[workload.uuid].latency_us
+        for name, own in times.items()
+        if name not in left_out and workload.uuid in own and not own[workload.uuid].outdated
+    }
+    return TimedShape(tuple(workload.axes[axis] for axis in _axes(definition)), us, workload.origin or "")
 
 
 def without(found: AllWinners, reasons: Mapping[str, str]) -> AllWinners:
@@ -226,12 +230,15 @@ def _loss(
     for shape in shapes:
         choice = selector([each for each in shapes if each.sizes != shape.sizes])
         (inside if choice.inside(shape.sizes) else outside).append(_lost(choice, shape))
-    everything = selector(shapes)
-    of_fresh = [_lost(everything, shape) for shape in fresh]
-    return ChoiceLoss(
-        *(len(inside), _mean(inside), max(inside, default=None), len(outside), _mean(outside)),
-        *(len(of_fresh), _mean(of_fresh)),
-    )
+    held_out: dict[str, tuple[int, float]] = {}
+    for origin in [*sorted({each.origin for each in shapes}.difference(SCORED)), FRESH]:
+        held = fresh if origin == FRESH else [each for each in shapes if each.origin == origin]
+        sizes = {each.sizes for each in held}
+        known = [each for each in shapes if each.origin != origin and each.sizes not in sizes]
+        if held and known:
+            choice = selector(known)
+            held_out[origin] = len(held), sum(_lost(choice, each) for each in held) / len(held)
+    return ChoiceLoss(*(len(inside), _mean(inside), max(inside, default=None), len(outside), _mean(outside)), held_out)
 
 
 def _lost(choice: Selector, shape: TimedShape) -> float:

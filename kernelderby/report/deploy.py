@@ -9,7 +9,7 @@ from typing import Any
 
 from kernelderby.deploy.export import Exported
 from kernelderby.deploy.twins import WrittenTwins
-from kernelderby.deploy.winners import Winners, kind_of
+from kernelderby.deploy.winners import FRESH, AllWinners, Winners, kind_of
 from kernelderby.report.answer import Answer
 from kernelderby.report.frame import frame
 from kernelderby.report.model import NOTHING, Column, Report, Table, TableCell
@@ -20,11 +20,28 @@ _WORDS = {"own": "own", "library": "libraries", "plain": "plain torch"}
 
 def exported_answer(found: Exported, warnings: Sequence[str] = ()) -> Answer[Exported]:
     """Frame: operators."""
+
+    def data() -> dict[str, Any]:
+        built = {"bytes": found.bytes, "cuda_libraries": found.libraries, "not_built": found.not_built}
+        return {"path": str(found.path), **built, **_data(found.found)}
+
+    where = f"{found.path} ({found.bytes / 1e6:.1f} MB, {found.libraries} CUDA libraries)"
+    return Answer(
+        found,
+        data,
+        lambda: [_report(found.found, where)],
+        lambda: (frame("operators", _operators(found.found)),),
+        tuple(warnings),
+    )
+
+
+def planned_answer(found: AllWinners, warnings: Sequence[str] = ()) -> Answer[AllWinners]:
+    """The same of a package that is not built. Frame: operators."""
     return Answer(
         found,
         lambda: _data(found),
-        lambda: [_report(found)],
-        lambda: (frame("operators", _data(found)["operators"]),),
+        lambda: [_report(found, "Nothing is built: what a package would run, and what its choice loses.")],
+        lambda: (frame("operators", _operators(found)),),
         tuple(warnings),
     )
 
@@ -51,39 +68,38 @@ def _twins_report(found: WrittenTwins) -> Report:
     return Report(f"{len(rows)} definitions", facts, (Table("Solutions", columns, rows),), tuple(notes))
 
 
-def _data(found: Exported) -> dict[str, Any]:
+def _data(found: AllWinners) -> dict[str, Any]:
     return {
-        "path": str(found.path),
-        "bytes": found.bytes,
-        "cuda_libraries": found.libraries,
-        "not_built": found.not_built,
-        "gpus": found.found.gpus,
-        "protocol": found.found.protocol,
-        "measured": found.found.measured,
-        "operators": [
-            {
-                "name": each.definition.name,
-                "shapes": len(each.shapes),
-                "solutions": [solution.name for solution in each.solutions],
-                "fastest": each.fastest,
-                "loss": asdict(each.loss),
-                "left_out": each.left_out,
-            }
-            for each in found.found.operators
-        ],
-        "skipped": found.found.skipped,
+        "gpus": found.gpus,
+        "protocol": found.protocol,
+        "measured": found.measured,
+        "operators": _operators(found),
+        "skipped": found.skipped,
     }
 
 
-def _report(found: Exported) -> Report:
-    operators = found.found.operators
+def _operators(found: AllWinners) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": each.definition.name,
+            "shapes": len(each.shapes),
+            "solutions": [solution.name for solution in each.solutions],
+            "fastest": each.fastest,
+            "loss": asdict(each.loss),
+            "left_out": each.left_out,
+        }
+        for each in found.operators
+    ]
+
+
+def _report(found: AllWinners, where: str) -> Report:
+    operators = found.operators
     means = [each.loss.mean for each in operators if each.loss.mean is not None]
     inside, outside = (sum(getattr(each.loss, name) for each in operators) for name in ("inside", "outside"))
-    fresh = sum(each.loss.fresh for each in operators)
     facts = [
-        f"{found.path} ({found.bytes / 1e6:.1f} MB, {found.libraries} CUDA libraries)",
-        f"Chosen by times of CUDA graphs on {found.found.gpus[0]}, {' to '.join(dict.fromkeys(found.found.measured))}, "
-        f"{found.found.protocol}. On any other device libraries or plain torch run.",
+        where,
+        f"Chosen by times of CUDA graphs on {found.gpus[0]}, {' to '.join(dict.fromkeys(found.measured))}, "
+        f"{found.protocol}. On any other device libraries or plain torch run.",
     ]
     if means:
         facts.append(
@@ -91,7 +107,7 @@ def _report(found: Exported) -> Report:
             f"fastest in the mean of {len(means)} operators ({inside} shapes). {outside} more lay outside of the "
             "region of the others: there libraries run."
         )
-    facts.append(f"Fresh shapes: {fresh} measured." if fresh else "Fresh shapes: not measured yet.")
+    facts.append(_held_out(operators))
     columns = (
         Column("operator", "left"),
         Column("shapes"),
@@ -107,9 +123,25 @@ def _report(found: Exported) -> Report:
         "Fastest: on how many shapes kernels of the package's own, or an installed library. Loss: time of the chosen "
         "solution above the fastest one's, each shape left out in turn.",
     )
-    notes = [f"{name}: not in the package: {reason}" for name, reason in found.found.skipped.items()]
+    notes = [f"{name}: not in the package: {reason}" for name, reason in found.skipped.items()]
     notes += [f"{name}: passed over: {reason}" for each in operators for name, reason in sorted(each.left_out.items())]
     return Report(f"{len(operators)} operators", tuple(facts), (table,), tuple(notes))
+
+
+def _held_out(operators: Sequence[Winners]) -> str:
+    """A mean over operators for each origin."""
+    found: dict[str, list[tuple[int, float]]] = {"models": [], FRESH: []}
+    for each in operators:
+        for origin, held in each.loss.held_out.items():
+            found.setdefault(origin, []).append(held)
+    parts = [
+        f"{origin} {percent(sum(mean for _, mean in held) / len(held))} ({sum(count for count, _ in held)} shapes of "
+        f"{len(held)} operators)"
+        if held
+        else f"{origin} not measured yet"
+        for origin, held in sorted(found.items())
+    ]
+    return f"Chosen for by the shapes of all other origins alone, above the fastest in the mean: {', '.join(parts)}."
 
 
 def _row(found: Winners) -> tuple[TableCell, ...]:

@@ -61,7 +61,16 @@ def test_a_shape_beyond_the_others_is_counted_apart_with_the_librarys_loss():
 def test_fresh_shapes_are_chosen_for_by_all_and_choose_for_none():
     known = shapes(ours=[1.0, 1.0], theirs=[2.0, 2.0])
     found = _loss(AXES, SOLUTIONS, known, [TimedShape((2,), {"ours": 1.5, "theirs": 1.0})])
-    assert (found.fresh, found.fresh_mean) == (1, pytest.approx(0.5)) and found.mean == 0
+    assert found.held_out == {"fresh": (1, pytest.approx(0.5))} and found.mean == 0
+
+
+def test_shapes_of_one_origin_are_held_out_together():
+    """Ours is faster on the survey's shapes, the library on those of models, which the survey's would give to us."""
+    survey = [TimedShape((2**place,), {"ours": 1.0, "theirs": 2.0}, "survey") for place in (0, 2, 4)]
+    models = [TimedShape((size,), {"ours": 1.2, "theirs": 1.0}, "models") for size in (2, 8)]
+    outside = TimedShape((512,), {"ours": 1.0, "theirs": 1.1}, "models")  # where a library runs
+    held = _loss(AXES, SOLUTIONS, [*survey, *models, outside], []).held_out
+    assert held["models"] == (3, pytest.approx((0.2 + 0.2 + 0.1) / 3)) and held.keys() == {"models"}
 
 
 def test_shapes_of_the_same_sizes_are_left_out_together():
@@ -73,6 +82,20 @@ def test_the_fastest_library_and_the_fastest_own_one_travel_too():
     slow = solution("slow")
     own = {each.name: each for each in (*SOLUTIONS, slow)}
     assert _kept(shapes(ours=[2.0], theirs=[1.0], slow=[3.0], plain=[9.0]), own) == {"ours", "theirs"}
+
+
+def test_the_plan_builds_nothing_and_says_what_the_choice_loses(tmp_path, monkeypatch):
+    from click.testing import CliRunner
+
+    from kernelderby.cli import derby
+    from tests.conftest import CHECKOUT
+
+    words = ["export", "--plan", "--gpu", "h200", "--definitions", "mrope", "--root", str(CHECKOUT)]
+    result = CliRunner().invoke(derby, words)
+    assert result.exit_code == 0, result.output
+    assert "Nothing is built" in result.output and "fresh not measured yet" in " ".join(result.output.split())
+    result = CliRunner().invoke(derby, ["export", "--wheel", "--root", str(CHECKOUT)])
+    assert result.exit_code != 0 and "--plan alone needs none" in str(result.exception or result.output)
 
 
 def test_a_set_without_times_of_graphs_has_no_winners(small_set):
