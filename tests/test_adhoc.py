@@ -31,6 +31,26 @@ def test_a_file_is_checked_with_what_lies_beside_it(own, derby):
     assert not (own / "solutions").exists()  # nothing to pack, nothing left
 
 
+COMPILES = """
+import subprocess
+
+def run(x):
+    subprocess.run(["sh", "-c", "echo warm; echo 'k.cpp:3:1: error: no such word' >&2; exit 2"], check=True{more})
+"""
+
+
+@pytest.mark.parametrize("more", ["", ", capture_output=True", ", capture_output=True, text=True"])
+def test_what_a_compiler_says_is_told(own, derby, more):
+    """Whether the solution takes its output or not."""
+    (own / "compiles.py").write_text(COMPILES.replace("{more}", more))
+    code, out, _ = derby("check", "compiles.py", "--for", "twice", "--shape", "T=3,D=5")
+    assert (
+        code == 1
+        and "CalledProcessError: sh ended with 2: k.cpp:3:1: error: no such word (compiles.py:5"
+        in " ".join(out.split())
+    )
+
+
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [

@@ -60,7 +60,7 @@ def solution_of_file(catalog: Catalog, place: str, definition: Definition) -> So
         folder=None,
         json_path=catalog.root / "solutions" / AUTHOR / definition.op_type / definition.name / f"{name}.json",
         sources={path.name: text, **_beside(path, text)},
-        requires=Requires(cpu=not re.search(r"\bnvcc\b|load_inline|\.cuda\(", text)),
+        requires=Requires(cpu=not re.search(r"\bnvcc\b|cuda_sources|\.cu\b|\.cuda\(", text)),
         stages=(),
         target_hardware=("any",),
     )

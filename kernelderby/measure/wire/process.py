@@ -23,7 +23,7 @@ import kernelderby
 from kernelderby.errors import DerbyError
 from kernelderby.measure.fence import caches, folders, marks, processes, watcher
 from kernelderby.measure.wire.quoted import quoted
-from kernelderby.measure.wire.replies import Kind, Reply, text
+from kernelderby.measure.wire.replies import UNHEARD, Kind, Reply, errors_of, text
 from kernelderby.measure.wire.sources import cache_folder
 from kernelderby.measure.wire.start import Beginning, begin, servers
 from kernelderby.rows.measurement import Status
@@ -207,6 +207,10 @@ class WorkerProcess:
         if not isinstance(content, dict):
             self.kill()
             return self._gone(Status.CRASHED, "the process sent something that is no reply")
+        if isinstance(said := content.get("message"), str) and UNHEARD in said:
+            self._log_reader.join(_POLL_SECONDS)  # what it printed may still be on its way
+            before = self.log_tail(200).rpartition("Traceback (most")[0].rpartition("CalledProcessError")[2]
+            content["message"] = said.replace(UNHEARD, f": {errors_of(before)}", 1)
         reply = Reply(content)
         if reply.fault_of_the_set is not None and (self._trusted or not self._has_solution):
             raise DerbyError(reply.fault_of_the_set)

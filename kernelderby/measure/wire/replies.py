@@ -6,6 +6,7 @@ no such answer ends as that solution's row (Failed), never as the end of the run
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
@@ -184,6 +185,15 @@ Kind = TypeVar("Kind", bound=Struct)
 def sent(answer: Struct) -> dict[str, Any]:
     """An answer as the object that goes through the pipe. Not by msgspec's own JSON, which has no infinities."""
     return {"ok": True, **msgspec.to_builtins(answer)}
+
+
+UNHEARD = ", and what it said is in the log"  # of a solution's own child, whose output it did not take
+
+
+def errors_of(output: str, most: int = 4) -> str:
+    """What a compiler complains of: the first lines that speak of an error, else the last ones."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    return "; ".join([line for line in lines if re.search(r"\berror\b", line, re.IGNORECASE)][:most] or lines[-most:])
 
 
 def sent_failure(status: Status, message: str) -> dict[str, Any]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import traceback
 from pathlib import Path
 
+from kernelderby.measure.wire.replies import UNHEARD, errors_of
 from kernelderby.rows.measurement import Status
 
 
@@ -47,4 +49,18 @@ def told(error: BaseException) -> str:
     own = [frame for frame in every if not _LIBRARY.search(frame.filename)]
     frames = own[-1:] + [frame for frame in every[-2:] if frame not in own[-1:]][-1:]
     where = ", ".join(f"{Path(frame.filename).name}:{frame.lineno} in {frame.name}" for frame in frames)
-    return f"{type(error).__name__}: {error} ({where})"
+    return f"{type(error).__name__}: {_words(error)} ({where})"
+
+
+def _words(error: BaseException) -> str:
+    """A compiler's own errors rather than its command line."""
+    if not isinstance(error, subprocess.CalledProcessError):
+        return str(error)
+    command = error.cmd if isinstance(error.cmd, str) else " ".join(map(str, error.cmd))
+    said = [
+        each if isinstance(each, str) else each.decode(errors="replace")
+        for each in (error.stderr, error.stdout)
+        if each
+    ]
+    ended = f"{Path(command.split(maxsplit=1)[0]).name if command.strip() else command} ended with {error.returncode}"
+    return f"{ended}: {errors_of(said[0])}" if said else f"{ended}{UNHEARD}"
