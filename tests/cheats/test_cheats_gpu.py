@@ -3,7 +3,7 @@
 exploits_gpu/*.py: beside STATUS, GRAPH False where no graph time may come of it, LEAST_US, what a call really takes (a
 row that passed must not claim less), LARGE for what would gain at 24 MiB (a row that passed must not be faster than the
 honest one of that size, but for KNOWN, a share of its time that docs/protocol.md tells of), ALONE for what disturbs
-those beside it. All of them in one process that says how far it is, meant to take under four minutes on an H200, with a
+those beside it. All of them in one process that says how far it is (270 s on an H200, 2026-11-23), with a
 table of what each gains: pytest tests/cheats/test_cheats_gpu.py -m gpu -q -s"""
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ test_cheats.SOURCES |= OWN | HONEST_GPU
 OF_A_GPU = {name: constants(name) for name in OWN}
 BOTH = {name: each for name, each in EXPLOITS.items() if name not in OF_A_CPU | SAME_ON_A_CPU}
 GROUP = 24  # side by side
+BELOW_US = 1.0  # by so much the judge's clock came out below the protocol's timer (graphs of 8 us, H200, 2026-11-23)
 ROWS = {"small": 8, "large": 1 << 17}
 
 RUN = """
@@ -129,7 +130,7 @@ def test_an_exploit_gains_nothing(found, name):
         honest = found["large", "writes_its_output"]["measurement"]["times"]
         for kind, median in medians.items():
             us = honest[kind]["median_us"]
-            least = min(0.97, 1 - (2 + unsure_us(row, kind)) / us) - exploit.get("KNOWN", 0)
+            least = min(0.97, 1 - (2 + BELOW_US + unsure_us(row, kind)) / us) - exploit.get("KNOWN", 0)
             assert median > least * us, (kind, medians, honest)
 
 
@@ -156,7 +157,7 @@ def test_no_exploit_gains_more_than_the_clock_allows(found):
     for size, name, kind, us, gain in table_of_gains(found):
         unsure = unsure_us(found[size, name]["measurement"], kind)
         print(f"{size:5} {name[:44]:44} {kind:5} {us:9.2f} us {100 * gain:7.1f} %  unsure {unsure:.2f} us")
-        allowed = max(0.05 + float(exploits.get(name, {}).get("KNOWN", 0)), (2 + unsure) / us)
+        allowed = max(0.05 + float(exploits.get(name, {}).get("KNOWN", 0)), (2 + BELOW_US + unsure) / us)
         if name in exploits and gain > allowed:
             too_much.append((size, name, kind, us, gain))
     for (size, name), row in sorted(found.items()):
@@ -194,9 +195,11 @@ def test_an_honest_kernel_takes_what_it_takes(found):
 
 
 def test_the_judges_clock_bears_honest_claims_out(found):
-    """Unrun when it was written (2026-11-23): without a GPU nobody knows what the clock sees there."""
     for name in ("writes_its_output", *HONEST_GPU):
         row = found["small", name]["measurement"]
         print(f"{name}: judge {row['environment']['judge_us']}, beside {row['environment']['judge_beside_us']}")
-        assert row["environment"]["judge_us"]["graph"] <= 1.02 * row["times"]["graph"]["median_us"] + 2
+        if "graph" not in row["times"]:
+            continue
+        allowed = 1.05 * row["times"]["graph"]["median_us"] + 2 + unsure_us(row, "graph")
+        assert row["environment"]["judge_us"]["graph"] <= allowed
         assert "graph: " not in found["small", name]["evaluation"]["log"], "the judge's clock has replaced its claim"
