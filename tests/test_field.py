@@ -1,13 +1,15 @@
 """`derby field`: the libraries of an operator, their versions in the rows and here."""
 
+import importlib
 import json
+import sys
 from types import SimpleNamespace
 
 import pytest
 from msgspec.structs import replace
 from rank_rows import row
 
-from kernelderby.catalog.libraries import library_of, oldest, pinned_versions
+from kernelderby.catalog.libraries import library_of, library_versions, oldest, pinned_versions
 from kernelderby.errors import DerbyError
 from kernelderby.rank.field import field
 
@@ -127,3 +129,24 @@ def test_the_command_in_the_checkout(derby, checkout):
     found = json.loads(derby("field", "rms_norm", "--json", "--root", checkout)[1])["field"]
     assert {each["definition"] for each in found["raced"]} == {"rms_norm"}
     assert all(each["passed"] <= each["workloads"] for each in found["raced"])
+
+
+def test_the_version_is_of_what_an_import_finds_first(tmp_path, monkeypatch):
+    """Newer libraries that were unpacked beside an older install; without a file of a version it is not guessed."""
+    old, new = tmp_path / "old", tmp_path / "new"
+    for place in (old, new):
+        (place / "vllm").mkdir(parents=True)
+    about = old / "vllm-0.25.1.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 0.25.1\n")
+    monkeypatch.delitem(sys.modules, "vllm", raising=False)
+    monkeypatch.setattr(sys, "path", [str(new), str(old), *sys.path])
+    assert library_versions()["vllm"] == "unknown"
+    (new / "vllm" / "_version.py").write_text('__version__ = version = "0.33.0"\n')
+    assert library_versions()["vllm"] == "0.33.0"
+    monkeypatch.setattr(sys, "path", [str(old), str(new), *sys.path[2:]])
+    assert library_versions()["vllm"] == "0.25.1"
+    (old / "vllm" / "__init__.py").touch()
+    importlib.invalidate_caches()
+    monkeypatch.setattr(sys, "path", [str(new), str(old), *sys.path[2:]])  # a whole package goes before parts of one
+    assert library_versions()["vllm"] == "0.25.1"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import re
 from collections.abc import Iterable
-from importlib.metadata import PackageNotFoundError, version
+from importlib import metadata
 from pathlib import Path
 
 from kernelderby.catalog.model import Solution
@@ -65,10 +65,11 @@ def how_to_install(module: str) -> str:
 
 
 def library_versions() -> dict[str, str]:
-    """Import name -> version of what is installed; "unknown" where it carries no version. Imports nothing."""
+    """Import name -> version of what an import finds; "unknown" where it carries none. Imports nothing. Of a package
+    that lies in several places (libraries that were unpacked beside an older install) the first one counts."""
     found = {}
     for module, distributions in LIBRARIES.items():
-        text = _distribution_version(distributions) or _version_in_files(module)
+        text = _version_of_package(module, distributions) or _distribution_version(distributions)
         if text:
             found[module] = text
     return found
@@ -106,21 +107,24 @@ def _normal(distribution: str) -> str:
 def _distribution_version(distributions: tuple[str, ...]) -> str | None:
     for name in distributions:
         try:
-            return version(name)
-        except PackageNotFoundError:
+            return metadata.version(name)
+        except metadata.PackageNotFoundError:
             continue
     return None
 
 
-def _version_in_files(module: str) -> str | None:
-    """Of a package that was unpacked without its metadata."""
+def _version_of_package(module: str, distributions: tuple[str, ...]) -> str | None:
+    """Of the first place that holds it: its metadata there, else a file of its own; None for what is no package."""
     spec = importlib.util.find_spec(module)
-    if spec is None:
-        return None
-    for folder in spec.submodule_search_locations or ():
+    for folder in map(Path, (spec.submodule_search_locations or ()) if spec else ()):
+        for name in distributions:
+            for found in metadata.distributions(name=name, path=[str(folder.parent)]):
+                return found.version
         for name in _VERSION_FILES:
-            path = Path(folder) / name
+            path = folder / name
             text = path.read_text(errors="replace") if path.is_file() else ""
-            if found := re.search(r"^(?:__version__|version)\b[^=\n]*=\s*[\"']([^\"']+)", text, re.MULTILINE):
-                return found.group(1)
-    return UNKNOWN
+            if match := re.search(r"^(?:__version__|version)\b[^\n\"']*=\s*[\"']([^\"']+)", text, re.MULTILINE):
+                return match.group(1)
+        is_whole = (folder / "__init__.py").is_file()  # else somebody unpacked a part of it here
+        return (_distribution_version(distributions) if is_whole else None) or UNKNOWN
+    return None
