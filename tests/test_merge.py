@@ -1,7 +1,9 @@
 """derby merge: every row once, in order, whatever the order of the folders; contradictions set aside."""
 
+import itertools
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -74,6 +76,39 @@ def test_a_contradiction_is_set_aside_once(small_set, tmp_path):
     (aside,) = (small_set / f"{FILE}.conflicts").read_text().splitlines()
     assert json.loads(aside)["measurement"]["host_us"] == 123.0
     assert len(Catalog.open(small_set).traces()) == len(before.splitlines())
+
+
+def test_three_folders_in_any_order_and_twice_are_one_set(small_set, tmp_path):
+    """Rows of one machine each; the third contradicts the second in a row and has rows of another protocol."""
+
+    def of_protocol(row):
+        moved("third", "2003-01-01T00:00:00+00:00")(row)
+        row["measurement"]["protocol"] = "cuda-events"
+
+    def contradicts(row):
+        moved("second", "2002-01-01T00:00:00+00:00")(row)
+        row["measurement"]["host_us"] = 0.001
+
+    one = other(tmp_path, small_set, "one", moved("one", "2001-01-01T00:00:00+00:00"))
+    two = other(tmp_path, small_set, "two", moved("second", "2002-01-01T00:00:00+00:00"))
+    three = other(tmp_path, small_set, "three", of_protocol)
+    with (three / FILE).open("a") as file:
+        file.write((other(tmp_path, small_set, "four", contradicts, slice(0, 1)) / FILE).read_text())
+    own = len((small_set / FILE).read_text().splitlines())
+    results = set()
+    for order in itertools.permutations([one, two, three]):
+        twin = Path(shutil.copytree(small_set, tmp_path / "-".join(each.name for each in order)))
+        (found,) = merge(twin, order).files
+        assert (found.added, found.known, found.conflicts) == (3 * own, 0, 1)
+        merged = (twin / FILE).read_text(), (twin / f"{FILE}.conflicts").read_text()
+        (found,) = merge(twin, order[::-1]).files
+        assert (found.added, found.conflicts) == (0, 0)
+        assert merged == ((twin / FILE).read_text(), (twin / f"{FILE}.conflicts").read_text())
+        results.add(merged)
+    ((text, aside),) = results
+    rows = [json.loads(line) for line in text.splitlines()]
+    assert len(rows) == 4 * own and len(aside.splitlines()) == 1
+    assert sum(row["measurement"]["protocol"] == "cuda-events" for row in rows) == own
 
 
 def test_what_is_no_row_is_told_and_what_cannot_be_merged_refused(small_set, tmp_path):

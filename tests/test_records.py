@@ -1,9 +1,11 @@
 """records: a measurement survives the way to a trace line and back, ours and flashinfer-bench's own."""
 
 import json
+import math
 
 import pytest
 
+from kernelderby.measure.run.checks import CheckResult
 from kernelderby.rows.measurement import FLASHINFER_BENCH_EVENTS, Correctness, Measurement, Status
 
 WORKLOAD = {"uuid": "u1", "axes": {"rows": 2}, "inputs": {"x": {"type": "random"}}}
@@ -64,3 +66,10 @@ def test_flashinfer_benchs_own_row_keeps_its_own_protocol():
     row = Measurement.from_trace(trace)
     assert (row.protocol, row.latency_us, row.status) == (FLASHINFER_BENCH_EVENTS, 8.0, Status.PASSED)
     assert row.uuid == "u1"
+
+
+def test_a_check_goes_into_json_with_what_json_does_not_have():
+    found = Correctness(math.inf, 0.5, math.nan, {"tight": 0.5})
+    own = CheckResult("d", "s", "c", Status.WRONG_VALUES, "", found).to_json()["correctness"]
+    assert own["max_absolute_error"] == "inf" and own["relative_error_norm"] == "nan"
+    assert (own["max_relative_error"], own["matched_ratio"]) == (0.5, {"tight": 0.5})

@@ -66,6 +66,47 @@ def test_tables_are_written_once_all_workloads_of_a_kind_are_back(tmp_path, monk
     assert len(told) == 1 and "try 1 of 3 failed (the actor died); tried again" in told[0]
 
 
+def test_a_run_that_was_killed_goes_on_behind_what_it_has(tmp_path, monkeypatch):
+    """The first run loses its only host for good behind one workload; of other settings nothing counts."""
+    root = copied_set(tmp_path)
+    tunable(root)
+    monkeypatch.setattr(pool, "NodeAffinitySchedulingStrategy", SimpleNamespace)
+    asked_of, ends = [], [1]
+
+    def answer(node, asked):
+        if asked is None:
+            return Hello(CPU, {}, code_digest())
+        if len(asked_of) == ends[0]:
+            raise KeyboardInterrupt  # as a driver that is killed, at any moment
+        rows = asked.workload["workload"]["axes"]["rows"]
+        asked_of.append(rows)
+        times = {config_text(FAST): 1.0, config_text(SLOW): 80.0}
+        return TaskAnswered(tuned=Measured(f"rows={rows}", f"rows {rows}", times, config_text(SLOW)))
+
+    def run(**settings):
+        monkeypatch.setattr(pool, "ray", FakeRay(answer, one=1))
+        catalog, asked = jobs(root)
+        told = []
+        ClusterTune(catalog, TuneSettings(timeout_seconds=30, **settings), asked, told.append).run(["cpu"])
+        return told
+
+    with pytest.raises(KeyboardInterrupt):
+        run()
+    first = asked_of.copy()
+    (unfinished,) = (root / "reports/tune").glob("*.unfinished.jsonl")
+    unfinished.write_bytes(unfinished.read_bytes() + b'{"key": "cut')
+    ends[0] = 99
+    assert run() == ["sleeper: a run that did not end has tuned 1 of 2 workloads"]
+    assert len(first) == 1 and len(asked_of) == len(set(asked_of)) == 2 and not unfinished.exists()
+    assert len(table.read(next(root.rglob("tuned.py")))["CPU"]["table"]) == 2
+    assert run() == [] and len(asked_of) == 4  # the next one begins anew
+    ends[0] = 5
+    with pytest.raises(KeyboardInterrupt):
+        run()
+    ends[0] = 99
+    assert run(rounds=3) == [] and len(asked_of) == 7
+
+
 def test_a_hosts_process_times_the_candidates_of_a_workload(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     root = copied_set(tmp_path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import threading
 import time
 from collections import deque
@@ -30,6 +31,7 @@ _HELLO_SECONDS = 600.0  # torch from a cold disk, and every library that a solut
 _LOOK_SECONDS = 5.0  # for hosts that have come
 _ALONE_SECONDS = 60.0  # without any host, until the run is given up
 _LATE_SECONDS = 30.0  # after a deadline that the host itself keeps
+_ANSWER_SECONDS = 10.0  # of a cluster's first host to a connection
 _PAUSE_SECONDS = 60.0  # until a GPU that another program holds is asked for again
 
 Kind = tuple[str, str]  # of rows: the GPU's name and the protocol that its host can time with
@@ -40,6 +42,7 @@ def cluster(address: str) -> Iterator[None]:
     """address: of a Ray cluster; "auto": the one that runs here or that $RAY_ADDRESS names, else one of this machine
     alone, for as long as the command."""
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)}
+    _expect_listener(address)
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "include_dashboard": False}
     try:
         try:
@@ -67,6 +70,21 @@ def cluster(address: str) -> Iterator[None]:
         raise
     finally:
         ray.shutdown()
+
+
+def _expect_listener(address: str) -> None:
+    """DerbyError where nothing listens at HOST:PORT: Ray itself tries for minutes."""
+    host, _, port = address.rpartition(":")
+    if "/" in address or not host or not port.isdigit():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _ANSWER_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        told = getattr(error, "strerror", None) or error
+        raise DerbyError(
+            f"--ray {address}: no Ray cluster answers ({told}); start one with `ray start --head`, or give the address "
+            "that it printed"
+        ) from None
 
 
 def _remembering(handler: Any, caught: list[BaseException]) -> Any:

@@ -10,8 +10,8 @@ from kernelderby.catalog.selection import workload_label
 from kernelderby.measure.cluster.bundle import packed
 from kernelderby.measure.cluster.messages import Hello, TaskAnswered, TaskAsked
 from kernelderby.measure.cluster.pool import Kind, Pool, Task, kind_of
+from kernelderby.measure.cluster.unfinished import Unfinished
 from kernelderby.measure.machine.probe import Machine
-from kernelderby.measure.tune.pick import Measured
 from kernelderby.measure.tune.run import Result, expect_tunable, log_path, write_table
 from kernelderby.measure.tune.turns import TuneSettings
 from kernelderby.store.appended import append_line
@@ -42,7 +42,7 @@ class ClusterTune:
     def __post_init__(self) -> None:
         self._machines: dict[Kind, Machine] = {}
         self._found: dict[tuple[Kind, str], Result] = {}
-        self._measured: dict[tuple[Kind, str], dict[str, Measured]] = {}
+        self._before: dict[tuple[Kind, str], Unfinished] = {}
         for solution, _ in self.jobs:
             expect_tunable(solution)
 
@@ -65,8 +65,17 @@ class ClusterTune:
             if solution.name in hello.skipped:
                 self.note(f"{solution.name}: {hello.skipped[solution.name]}; not tuned for {hello.machine.name}")
                 continue
-            self._found[kind, solution.name] = Result(solution.name, log_path(self.catalog.root, solution))
+            result = Result(solution.name, log_path(self.catalog.root, solution))
+            before = Unfinished(result.log, solution, hello.machine, self.settings)
+            self._found[kind, solution.name], self._before[kind, solution.name] = result, before
+            if done := [each for each in workloads if each.uuid in before.found]:
+                self.note(
+                    f"{solution.name}: a run that did not end has tuned {len(done)} of {len(workloads)} workloads"
+                )
             for workload in workloads:
+                if workload in done:
+                    self.report(f"{solution.name} {workload_label(workload)} on {hello.machine.name}")
+                    continue
                 asked = TaskAsked("tune", solution.definition, (solution.name,), workload.raw, settings)
                 yield TuneTask(asked, seconds, solution=solution, workload=workload)
 
@@ -75,19 +84,20 @@ class ClusterTune:
 
     def answered(self, machine: Machine, task: TuneTask, found: TaskAnswered) -> None:
         key = kind_of(machine), task.solution.name
-        result = self._found[key]
         if found.log:
-            append_line(result.log, "\n".join(found.log))
-        result.failed += found.failed
-        if found.tuned is not None:
-            self._measured.setdefault(key, {})[task.workload.uuid] = found.tuned
+            append_line(self._found[key].log, "\n".join(found.log))
+        self._before[key].add(task.workload.uuid, found.tuned, found.failed)
         self.report(f"{task.solution.name} {workload_label(task.workload)} on {machine.name}")
 
     def _written(self) -> Iterable[tuple[Machine, Result]]:
         """In the order of the workloads, whichever host was the first."""
         for (kind, name), result in self._found.items():
             solution, workloads = next(each for each in self.jobs if each[0].name == name)
-            by_uuid = self._measured.get((kind, name), {})
-            measured = [by_uuid[each.uuid] for each in workloads if each.uuid in by_uuid]
+            before = self._before[kind, name]
+            came = [before.found[each.uuid] for each in workloads if each.uuid in before.found]
+            result.failed += [line for each in came for line in each.failed]
+            measured = [each.tuned for each in came if each.tuned is not None]
             write_table(self._machines[kind], solution, result, measured, self.only_losses)
+            if len(came) == len(workloads):
+                before.end()
             yield self._machines[kind], result

@@ -13,6 +13,8 @@ from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from kernelderby.catalog import Catalog, Definition, Solution
 from kernelderby.catalog.selection import of_origin, select_workloads
 from kernelderby.catalog.workloads import tensor_bytes
@@ -64,10 +66,10 @@ class CheckResult:
     def to_json(self) -> dict[str, Any]:
         """As a dict; numbers that JSON does not have as strings."""
         found = asdict(self)
-        if found["correctness"]:
+        if self.correctness:
             found["correctness"] = {
                 name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
-                for name, value in found["correctness"].items()
+                for name, value in msgspec.structs.asdict(self.correctness).items()
             }
         return found
 
