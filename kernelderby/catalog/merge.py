@@ -58,7 +58,7 @@ def merge(root: Path, sources: Sequence[Path]) -> Merged:
     warnings: list[str] = []
     found: dict[Path, list[Path]] = {}
     for source in sources:
-        folder = source / "traces" if (source / "traces").is_dir() else source
+        folder = source / "traces" if (source / "traces").is_dir() else source.resolve()
         paths = files_under(folder, ".jsonl", warnings.append) if folder.is_dir() else []
         if not paths:
             raise DerbyError(f"{source}: has no traces; name a trace set, or the folder of its traces")

@@ -27,6 +27,7 @@ UNFINISHED = ".unfinished"
 LARGEST = 1 << 30  # bytes of a file that is read whole; a hundred thousand rows take less
 LARGEST_TEXT = 64 << 20  # of one that people write, or that is packed from such
 _PIECE = 16 << 20
+_NOT_FOLLOWED = "{}: is a symlink to a folder, which is not followed; put the folder itself there"
 _LONGEST, _LONGEST_NAME = 4095, 255  # bytes of a path (Linux), and of one of its parts on most file systems
 
 
@@ -97,6 +98,9 @@ def files_under(folder: Path, ending: str, told: Callable[[str], None], *, hidde
     except DerbyError as problem:
         told(str(problem))
         return []
+    if folder.is_symlink():
+        told(_NOT_FOLLOWED.format(folder))
+        return []
 
     def unlisted(error: OSError) -> None:
         if not isinstance(error, FileNotFoundError):
@@ -108,14 +112,14 @@ def files_under(folder: Path, ending: str, told: Callable[[str], None], *, hidde
             names = [name for name in names if not name.startswith(".")]
         for name in folders:
             if os.path.islink(os.path.join(place, name)):
-                told(f"{place}/{name}: is a symlink to a folder, which is not followed; put the folder itself there")
+                told(_NOT_FOLLOWED.format(f"{place}/{name}"))
         found += [Path(place, name) for name in (*names, *folders) if name.endswith(ending)]
     return sorted(found)
 
 
 def folders_below(folder: Path, depth: int) -> list[Path]:
     """So many levels below, sorted. No symlink is followed. files_under() tells of what cannot be listed."""
-    found = [folder]
+    found = [] if folder.is_symlink() else [folder]
     for _ in range(depth):
         found = [Path(each.path) for one in found for each in _entries(one) if each.is_dir(follow_symlinks=False)]
     return sorted(found)

@@ -352,6 +352,18 @@ def test_json_larger_than_any_that_people_write(small_set):
 # ------------------------------------------------------------------------------------------------------------ symlinks
 
 
+@pytest.mark.parametrize("part", ["definitions", "solutions", "traces", "workloads", "profiles", "reports/profiles"])
+def test_no_room_of_a_set_is_a_link_to_all_of_a_machine(small_set, part):
+    if (small_set / part).exists():
+        (small_set / part).rename(small_set / "aside")
+    (small_set / part).parent.mkdir(exist_ok=True)
+    (small_set / part).symlink_to("/")
+    verbs = (["list"], ["report", small_set / "r.html"], ["explain", "toy_fast", "--no-compile"])
+    said = "".join(run(*verb, "--root", small_set).said for verb in verbs)
+    assert "/proc/" not in said and "Traceback" not in said
+    assert part == "workloads" or f"{part}: is a symlink to a folder, which is not followed" in said.replace("\n", "")
+
+
 @pytest.mark.parametrize(
     "part", ["definitions", "definitions/toy", "solutions", "solutions/alice", "traces", "workloads"]
 )

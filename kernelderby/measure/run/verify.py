@@ -41,7 +41,9 @@ class _Rows:
 
 def verify(place: Path, key: Path | None = None) -> list[Verified]:
     """place: a .seal file, or a folder of a set with some beneath it. DerbyError where there is none."""
-    found = [place] if place.is_file() else files_under(place, SUFFIX, lambda _: None) if place.is_dir() else []
+    found = (
+        [place] if place.is_file() else files_under(place.resolve(), SUFFIX, lambda _: None) if place.is_dir() else []
+    )
     if not found:
         raise DerbyError(f"{place}: holds no sealed session; `derby bench --sealed` writes one")
     opened = [_opened(path) for path in found]
