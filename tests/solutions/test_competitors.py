@@ -10,10 +10,20 @@ import re
 import sys
 import tomllib
 import types
+from pathlib import Path
 
+import fakes
 import pytest
 import torch
 from moe_cases import AUTHORS, CASES, FP8_AND_BF16, NAME, check, definition, folder, make_inputs, solution
+
+from kernelderby.catalog import Catalog
+from kernelderby.measure.judge.cases import small_cases
+from kernelderby.measure.judge.correctness import judge
+from kernelderby.measure.judge.definition import load_definition_module
+from kernelderby.measure.judge.inputs import InputMaker
+from kernelderby.measure.worker.build import load_solution
+from kernelderby.rows.measurement import Status
 
 
 @pytest.mark.parametrize("name", AUTHORS)
@@ -111,6 +121,22 @@ def test_no_token_returns_at_once(name, monkeypatch):
 def test_cutlass_grouped_around_fakes(case, ready):
     ready("cutlass_grouped")
     check("cutlass_grouped", CASES[case](), **{**FP8_AND_BF16, "atol": 0.15})  # its SwiGLU rounds to bfloat16 too
+
+
+@pytest.mark.skipif(importlib.util.find_spec("sgl_kernel") is not None, reason="the real ops would be shadowed")
+def test_sgl_kernels_block_scaled_experts_around_fakes(monkeypatch, poisoned):
+    catalog = Catalog.open(Path(__file__).resolve().parents[2])
+    one = catalog.solutions["sgl_kernel_fp8_blockscale_fused_moe"]
+    described = catalog.definition(one.definition)
+    module, run = load_definition_module(described), load_solution(described, one)
+    monkeypatch.setitem(sys.modules, "sgl_kernel", fakes.fake_sgl_kernel())
+    for case in small_cases(described, module.SMALL_AXES, module.SMALL_VARIANTS, 1):
+        maker = InputMaker(described, module, case, torch.device("cpu"), catalog.root)
+        inputs = maker.make()
+        outputs = {name: torch.full(shape, 77, dtype=dtype) for name, (shape, dtype) in maker.output_places().items()}
+        run(*inputs.values(), *outputs.values())
+        verdict = judge(described, module, inputs, outputs)
+        assert verdict.status is Status.PASSED, f"{case.label}: {verdict.message}"
 
 
 @pytest.mark.interpreted
