@@ -401,7 +401,12 @@ def test_what_cannot_be_ends_in_one_line_and_writes_nothing(own, derby, words, s
 
 
 def test_a_name_is_taken_once(own, derby):
-    derby("new", "operator", "twice", "x:f16[T,D]", "--run", "x * 2", "--size", "T=1", "--size", "D=16")
+    words = ("twice", "x:f16[T,D]", "--run", "x * 2", "--size", "T=1", "--size", "D=16", "--json")
+    written = json.loads(derby("new", "operator", *words)[1])
+    assert written["name"] == "twice" and "twice(x:f16[T,D]) -> output:f16[T,D]" in written["contract"]
+    assert [os.path.exists(file) for file in written["files"]] == [True] * 3 and "costs counted" in written["notes"][-1]
+    solution = json.loads(derby("new", "solution", "mine", "--for", "twice", "--author", "me", "--json")[1])
+    assert solution["name"] == "mine" and all(map(os.path.exists, solution["files"]))
     assert "in the set already" in derby("new", "operator", "Twice", "x:f16[T]")[2]
     assert derby("new", "operator")[0] == 2  # without a terminal it cannot ask
 

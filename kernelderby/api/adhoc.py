@@ -28,6 +28,7 @@ class AdHoc:
     solution: Solution | None
     lines: tuple[dict[str, Any], ...]
     rivals: tuple[Solution, ...] = ()
+    asked: str = ""  # words that repeat it
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -38,6 +39,7 @@ class AdHoc:
         """The check at the shapes that were given, on a CPU too."""
         from kernelderby.measure.judge.cases import case_of_workload
 
+        check = replace(check, asked=self.asked)
         if not self.lines:
             return check
         cases = tuple(case_of_workload(self.definition, each) for each in self.catalog.workloads(self.definition.name))
@@ -90,7 +92,9 @@ def adhoc_set(
             _count(catalog, definition, line)
         taken = [*rivals, solution] if solution else [*rivals]
         scratch = scratch_set(catalog, Path(folder), definition, taken, lines)
-        yield AdHoc(scratch, catalog, scratch.definition(operator), solution, tuple(lines), tuple(rivals))
+        named = [file, "--for", operator] if file else [rivals[0].name if len(rivals) == 1 else operator]
+        asked = " ".join([*named, *(f"--shape {shape}" for shape in shapes)])
+        yield AdHoc(scratch, catalog, scratch.definition(operator), solution, tuple(lines), tuple(rivals), asked)
 
 
 @contextmanager

@@ -35,6 +35,10 @@ class Written:
     shown: str = ""
     notes: tuple[str, ...] = ()
 
+    def to_json(self) -> dict[str, Any]:
+        files = [str(file) for file in self.files]
+        return {"name": self.name, "files": files, "contract": self.shown, "notes": list(self.notes)}
+
     def __repr__(self) -> str:
         return f"Written({self.name!r}, {len(self.files)} files in {self.files[0].parent})"
 

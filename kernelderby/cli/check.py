@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -118,9 +117,7 @@ def command(
         with adhoc_set(catalog, name, files[0] if files else "", shapes, rivals) as adhoc:
             named = (adhoc.solution.name,) if adhoc.solution else tuple(each.name for each in rivals)
             planned = check(adhoc.catalog, named, (name,), **options)
-            words = [names[0], *(["--for", name] if files else []), *(f"--shape {shape}" for shape in shapes)]
-            planned = replace(adhoc.at_shapes(planned), asked=" ".join(words))
-            _run(planned, () if len(named) > 1 else named, details, dump, output)
+            _run(adhoc.at_shapes(planned), () if len(named) > 1 else named, details, dump, output)
         return
     if operator:
         raise click.UsageError("--for goes with a FILE.py")

@@ -156,6 +156,10 @@ def say_line(text: str) -> None:
     say(one_line(text))
 
 
+def json_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    return click.option("--json", "as_json", is_flag=True, help="For programs.")(command)
+
+
 def say_json(data: Any) -> None:
     from kernelderby.report.answer import to_json
 

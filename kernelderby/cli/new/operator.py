@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from kernelderby.cli.options import DerbyCommand, names_option, written_root_option
-from kernelderby.cli.output import say, say_line
+from kernelderby.cli.output import json_option, say, say_json, say_line
 
 
 @click.command(cls=DerbyCommand)
@@ -27,6 +27,7 @@ from kernelderby.cli.output import say, say_line
 @names_option("--constant", metavar="INPUT", help="Weights: a solution's setup may prepare them once.")
 @click.option("--op-type", default="own", show_default=True, help="The folder under definitions/.")
 @click.option("--description", default="", help="One sentence.")
+@json_option
 @written_root_option
 def command(
     name: str | None,
@@ -40,6 +41,7 @@ def command(
     constant: tuple[str, ...],
     op_type: str,
     description: str,
+    as_json: bool,
     root: Path,
 ) -> None:
     """Write the operator NAME: its contract, its reference, its shapes with counted costs. Without NAME it asks.
@@ -73,6 +75,8 @@ def command(
         op_type=op_type,
         description=description,
     )
+    if as_json:
+        return say_json(written.to_json())
     say(written.shown)
     for path in written.files:
         say(f"wrote {path}")

@@ -10,7 +10,7 @@ import click
 
 from kernelderby.authoring.solution import LANGUAGES
 from kernelderby.cli.options import DerbyCommand, written_root_option
-from kernelderby.cli.output import say
+from kernelderby.cli.output import json_option, say, say_json
 
 
 @click.command(cls=DerbyCommand)
@@ -18,8 +18,9 @@ from kernelderby.cli.output import say
 @click.option("--for", "operator", required=True, metavar="OPERATOR", help="What it computes.")
 @click.option("--language", type=click.Choice([*LANGUAGES]), default="triton", show_default=True)
 @click.option("--author", help="The folder under solutions/ (default: your user name).")
+@json_option
 @written_root_option
-def command(name: str, operator: str, language: str, author: str | None, root: Path) -> None:
+def command(name: str, operator: str, language: str, author: str | None, as_json: bool, root: Path) -> None:
     """Write the solution NAME of OPERATOR. It is right from the start: the reference computes, and a kernel in the
     language copies its result. Replace the reference step by step.
 
@@ -31,6 +32,8 @@ def command(name: str, operator: str, language: str, author: str | None, root: P
 
     author = author or re.sub(r"\W", "_", _user())
     written = new_solution(root, name, operator, language, author)
+    if as_json:
+        return say_json(written.to_json())
     for path in written.files:
         say(f"wrote {path}")
     say(
