@@ -237,6 +237,7 @@ def test_a_ray_that_does_not_start_is_one_line(monkeypatch):
         raise Exception("The current node timed out during startup.\nMore of it")
 
     monkeypatch.setattr(pool, "ray", SimpleNamespace(init=init))
+    monkeypatch.setattr(pool, "_expect_listener", lambda address: None)
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
     with (
         pytest.raises(DerbyError, match="--ray here:6379: no Ray cluster answers") as raised,
@@ -244,6 +245,16 @@ def test_a_ray_that_does_not_start_is_one_line(monkeypatch):
     ):
         pass
     assert "\n" not in str(raised.value) and "RAY_AUTH_MODE=token" in str(raised.value)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:9", "[::1]:9", "127.0.0.1:99999"])
+def test_a_dead_address_is_said_before_ray_tries_for_minutes(monkeypatch, address):
+    monkeypatch.setattr(pool, "ray", None)  # nobody asks it
+    with pytest.raises(DerbyError, match="no Ray cluster answers"), pool.cluster(address):
+        pass
+    monkeypatch.setenv("RAY_ADDRESS", address)  # and no cluster of this machine is started instead
+    with pytest.raises(DerbyError, match="no Ray cluster answers"), pool.cluster("auto"):
+        pass
 
 
 def test_a_signal_that_comes_out_of_ray_as_something_else_is_what_its_handler_raised(monkeypatch):
@@ -255,6 +266,7 @@ def test_a_signal_that_comes_out_of_ray_as_something_else_is_what_its_handler_ra
 
     before = signal.signal(signal.SIGTERM, leave)
     monkeypatch.setattr(pool, "ray", SimpleNamespace(init=init, shutdown=lambda: None))
+    monkeypatch.setattr(pool, "_expect_listener", lambda address: None)
     try:
         with pytest.raises(SystemExit) as raised, pool.cluster("here:6379"):
             try:

@@ -41,6 +41,8 @@ Kind = tuple[str, str]  # of rows: the GPU's name and the protocol that its host
 def cluster(address: str) -> Iterator[None]:
     """address: of a Ray cluster; "auto": the one that runs here or that $RAY_ADDRESS names, else one of this machine
     alone, for as long as the command."""
+    if address == "auto":
+        address = os.environ.get("RAY_ADDRESS") or address  # which is not passed over where it does not answer
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)}
     _expect_listener(address)
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "include_dashboard": False}
