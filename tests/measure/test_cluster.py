@@ -3,6 +3,7 @@ DERBY_TESTS_ALL=1 python -m pytest -n0 tests/measure/test_cluster.py. By hand: k
 
 import json
 import os
+import signal
 import subprocess
 import sys
 
@@ -31,7 +32,9 @@ def address(tmp_path_factory):
     """Of a Ray with one core: one host, which imports torch once."""
     from ray.cluster_utils import Cluster
 
+    before = signal.getsignal(signal.SIGTERM)
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "object_store_memory": 80 << 20})
+    signal.signal(signal.SIGTERM, before)  # Ray's own is for this process, which runs other tests, too
     yield cluster.address
     cluster.shutdown()
 
