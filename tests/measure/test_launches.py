@@ -8,7 +8,11 @@ import pytest
 
 pytest.importorskip("triton")
 
+from msgspec.structs import replace
+
 from kernelderby.catalog import Catalog
+from kernelderby.catalog.same_code import MachineCode
+from kernelderby.measure.certify.build import differences, with_added
 from kernelderby.measure.certify.launches import compiled_how, launches_of
 
 D = "scale_rows_h4"
@@ -104,6 +108,16 @@ def test_other_intermediate_code_may_be_the_same_machine_code(recorded):
 def test_what_raises_has_no_launches(recorded):
     found = recorded("    rows = x.shape[0]", "    rows = missing")
     assert all(isinstance(lines, str) and "missing" in lines for lines in found.values())
+
+
+def test_a_library_that_came_is_no_difference_where_launches_name_the_others():
+    """What was there must all be there still: its kernels, its host code, its variables."""
+    former = MachineCode("sm_90a", "nvcc", {"a": "1"}, ("d",), {"run": "h"}, "p")
+    present = MachineCode("sm_90a", "nvcc", {"a": "1", "b": "2"}, ("d", "e"), {"run": "h", "few": "i"}, "p")
+    assert differences(former, present) and not differences(with_added(former, present), present)
+    for change in ({"kernels": {"a": "3"}}, {"host": {"run": "other"}}, {"data": ("x",)}, {"data": ("d", "d")}):
+        other = replace(former, **change)
+        assert with_added(other, present) == other and differences(other, present)
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="no git")

@@ -6,7 +6,6 @@ lies in one tile; the model chooses forms that exist. On a GPU: odd sizes in eve
 """
 
 import ctypes
-import faulthandler
 import functools
 import mmap
 import os
@@ -19,7 +18,7 @@ from pathlib import Path
 import nvcc
 import pytest
 import torch
-from on_host import FAST, HEADERS, shared_library
+from on_host import FAST, HEADERS, in_a_fork, shared_library
 from rowwise_cases import CATALOG, case_of, inputs_of, outputs_of, reference
 
 from kernelderby.measure.judge.cases import case_of_workload
@@ -74,20 +73,6 @@ def on_cpu(*edits, only=None):
     function = ctypes.CDLL(str(made)).derby_gemm_bf16_sm90_run
     function.argtypes = gemm().library.parameters
     return function
-
-
-def in_a_fork(call):
-    """What call() gives in a process of its own: a kernel that waits for ever ends its process. None where it did."""
-    child = os.fork()
-    if child == 0:
-        try:
-            faulthandler.disable()
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-            os._exit(call())
-        finally:
-            os._exit(99)  # whatever it raised: the tests go on in one process
-    status = os.waitpid(child, 0)[1]
-    return os.WEXITSTATUS(status) if os.WIFEXITED(status) else None
 
 
 def wrong(function, form, splits, m, n, k, biases, order="", multiprocessors=2):

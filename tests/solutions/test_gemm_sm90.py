@@ -6,6 +6,7 @@ exactly one tile of one CTA, the Triton solutions are right in the interpreter. 
 every form, CUDA graphs, mutants that must fail, compute-sanitizer.
 """
 
+import ctypes
 import dataclasses
 import functools
 import inspect
@@ -33,6 +34,7 @@ from kernelderby.rows.measurement import Status
 
 OPERATORS = ("block_scaled_mm", "block_scaled_mm_bf16", "linear_sigmoid_mul")
 VARIANTS = {"block_scaled_mm": range(5), "block_scaled_mm_bf16": range(5), "linear_sigmoid_mul": range(6)}
+FEW = {operator: range(5, 9) for operator in OPERATORS[:2]}  # block_scaled_few.cuh's
 LINEAR = [(1, 8, 8), (5, 99, 64), (13, 130, 100), (70, 200, 136), (130, 1160, 1096), (300, 257, 7)]
 LINEAR += [(600, 1160, 1100), (9000, 1160, 1096)]
 ODD = {
@@ -193,7 +195,8 @@ def test_streamed_tiles_are_multiplied_and_joined_once(tmp_path):
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_all_sources_are_named(operator):
     sources = CATALOG.solution(f"derby_{operator}_sm90").sources
-    assert sorted(sm90(operator).library.sources) == sorted(path for path in sources if path.endswith((".cu", ".cuh")))
+    named = {*sm90(operator).library.sources, *(sm90(operator).few_library.sources if operator in FEW else ())}
+    assert sorted(named) == sorted(path for path in sources if path.endswith((".cu", ".cuh")))
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
@@ -208,8 +211,82 @@ def test_configurations_name_forms_of_the_kernel(operator):
     for workload in CATALOG.workloads(operator):
         inputs = meta_arguments(operator, workload)[: len(CATALOG.definition(operator).inputs)]
         configs = one.candidates(*inputs)
-        assert {config["variant"] for config in configs} <= forms
+        assert {config["variant"] for config in configs} <= forms | {*FEW.get(operator, ())}
         assert len({tuple(config.items()) for config in configs}) == len(configs) <= 16
+
+
+# Few rows on the CPU, where cuda_on_host/dense stands for TMA, mbarriers, wgmma and clusters.
+
+
+def few_on_cpu(operator, folder, *edits):
+    """The C function of the kernel for few rows, its sources edited (old, new)."""
+    sources = {path.name: path for path in written(operator, folder).iterdir()}
+    for name in ("ptx.cuh", "tma.cuh", "wgmma.cuh", "launch.cuh"):
+        sources[name].write_text((on_host.HEADERS / "dense" / name).read_text())
+    few = sources["block_scaled_few.cuh"]
+    for old, new in edits:
+        assert old in few.read_text()
+        few.write_text(few.read_text().replace(old, new))
+    beside = [path for name, path in sorted(sources.items()) if name.endswith(".cuh")]
+    made = on_host.shared_library(sources["few.cu"], *on_host.FAST, header="dense_types.h", beside=beside)
+    function = ctypes.CDLL(str(made)).derby_block_scaled_few_run
+    function.argtypes = sm90(operator).few_library.parameters
+    return function
+
+
+def wrong_of_few(operator, function, splits, m, n, k, order):
+    """Whether the result is. order: when copies and products happen, as late or as early as they could."""
+    os.environ["EMULATED_ORDER"] = order
+    case = case_of(operator, m=m, n=n, k=k, num_n_blocks=n // 128, num_k_blocks=k // 128)
+    inputs, outputs = inputs_of(operator, case), outputs_of(operator, case)
+    pointers = [tensor.share_memory_().data_ptr() for tensor in (*inputs.values(), *outputs.values())]
+    if on_host.in_a_fork(lambda: function(*pointers, m, n, k // 128, splits, None)) != 0:
+        return True
+    return judge(CATALOG.definition(operator), reference(operator), inputs, outputs).status is not Status.PASSED
+
+
+@pytest.mark.parametrize("operator", FEW)
+def test_few_rows_on_the_cpu(operator, tmp_path):
+    function = few_on_cpu(operator, tmp_path)
+    for splits, m, n, k, order in (
+        (1, 5, 256, 640, ""),
+        (2, 70, 128, 640, "reversed"),
+        (4, 64, 128, 640, ""),
+        (8, 1, 128, 1152, ""),
+    ):
+        assert not wrong_of_few(operator, function, splits, m, n, k, order), (splits, m)
+    assert function(*[None] * 5, 5, 128, 1, 2, None) != 0, "more CTAs than k blocks"
+
+
+FEW_MUTANTS = [
+    ("        shared.ring.wait(at);\n", ""),
+    ("    cluster_sync();\n    for (int i = 0; i < each", "    for (int i = 0; i < each"),
+    ("one[i + 2] * lower", "one[i + 2] * upper"),
+    ("from = 1; from < splits", "from = 2; from < splits"),
+]
+
+
+@pytest.mark.parametrize("edit", FEW_MUTANTS, ids=["no wait", "no barrier", "another row's scale", "a part left out"])
+def test_mutants_of_few_rows_fail(edit, tmp_path):
+    function = few_on_cpu("block_scaled_mm", tmp_path, edit)
+    assert any(wrong_of_few("block_scaled_mm", function, 2, 70, 128, 768, order) for order in ("", "reversed"))
+
+
+@pytest.mark.parametrize("operator", FEW)
+def test_few_rows_compile(operator, tmp_path):
+    made = nvcc.compiled(on_host.nvcc_of(sm90(operator)), written(operator, tmp_path) / "few.cu")
+    assert [kernel.spilled for kernel in made.kernels] == [0]
+
+
+@pytest.mark.parametrize("multiprocessors", [2, 108, 132])
+def test_the_choice_is_a_form_that_exists(multiprocessors):
+    """Of any size, on any GPU; few rows share the k blocks, many do not."""
+    choice = sm90("block_scaled_mm").choice
+    for m in (1, 9, 64, 65, 500, 16384):
+        for n, k in ((128, 128), (1024, 7168), (24576, 1536), (7168, 18432), (512, 40960)):
+            order = choice.ranked(m, n, k, multiprocessors)
+            assert order and all(choice.fits(variant, k) for variant in order), (m, n, k)
+    assert choice.ranked(1, 1024, 7168, 132)[0] == 8 and choice.ranked(8192, 4096, 4096, 132)[0] == 0
 
 
 @pytest.mark.interpreted

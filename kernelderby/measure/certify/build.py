@@ -70,6 +70,14 @@ def _kernel_differences(one: Mapping[str, str], other: Mapping[str, str]) -> lis
     ) or ["kernels: one stands there more often"]
 
 
+def with_added(former: MachineCode, present: MachineCode) -> MachineCode:
+    """The former code, and what the present has beside all of it: libraries that came. Recorded launches name theirs;
+    where these are as they were, what came is not launched. Where one is not, the former code alone."""
+    if not former.is_part_of(present):
+        return former
+    return msgspec.structs.replace(former, kernels=present.kernels, host=present.host, data=present.data)
+
+
 def machine_code(definition: Definition, solution: Solution, form: int = FORM) -> MachineCode:
     """Of the solution's present sources; from the cache where CUDA of the same tokens was built the same way before.
     DerbyError where they cannot be built, and for a solution that has no library."""

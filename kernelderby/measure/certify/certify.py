@@ -38,6 +38,7 @@ from kernelderby.measure.certify.build import (
     has_library,
     machine_code,
     unbuilt,
+    with_added,
 )
 from kernelderby.measure.certify.launches import launches_of
 from kernelderby.measure.certify.python import python_digest
@@ -115,6 +116,7 @@ def certify_launches(root: Path, names: Sequence[str], since: str) -> list[Certi
                 codes = [unbuilt(each) for each in (then, now)]
             else:
                 codes = list(pool.map(_built, [definition] * 2, [then, now]))
+                codes[0] = _with_added(codes[0], codes[1])
             alike, told = _alike(pool, definition, then, now, workloads, sorted({row.gpu for row in gone}))
             why = f"launches recorded: the same on {len(alike)} of {len(workloads)} recorded workloads"
             found = _judge(then, now, {then.text_hash: codes[0], now.text_hash: codes[1]}, why)
@@ -201,7 +203,9 @@ def _contradictions(root: Path, catalog: Catalog, now: Solution, certificate: Ce
                     yield f"before.{field}: at {certificate.before.revision[:10]} it is {found}; make it again"
                     return
             if certificate.code.kernels:
-                yield from _unlike(certificate, "before", _built(definition, then, certificate.code.form))
+                built = _built(definition, then, certificate.code.form)
+                added = certificate.launches is not None
+                yield from _unlike(certificate, "before", _with_added(built, certificate.code) if added else built)
             elif certificate.code.compiler == UNBUILT and now.hash == certificate.after.hash:
                 told = [(build_digest(each), certificate.host_change or python_digest(each)) for each in (then, now)]
                 if told[0] != told[1] or certificate.code.python != python_digest(now):
@@ -286,6 +290,12 @@ def _build_all(jobs: Iterable[tuple[Definition, Solution]]) -> dict[str, Machine
     once = {solution.text_hash: (definition, solution) for definition, solution in jobs}
     with ProcessPoolExecutor(_BUILDS, mp_context=get_context("spawn")) as pool:
         return dict(zip(once, pool.map(_built, *zip(*once.values(), strict=True)), strict=True)) if once else {}
+
+
+def _with_added(former: MachineCode | str, present: MachineCode | str) -> MachineCode | str:
+    if isinstance(former, str) or isinstance(present, str):
+        return former
+    return with_added(former, present)
 
 
 def _built(definition: Definition, solution: Solution, form: int = FORM) -> MachineCode | str:

@@ -5,7 +5,7 @@
 
 using cuuint64_t = uint64_t;
 using cuuint32_t = uint32_t;
-enum CUtensorMapDataType { CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 };
+enum CUtensorMapDataType { CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, CU_TENSOR_MAP_DATA_TYPE_UINT8 };
 enum CUtensorMapSwizzle { CU_TENSOR_MAP_SWIZZLE_128B };
 enum { CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE };
 enum CUresult { CUDA_SUCCESS };

@@ -7,7 +7,7 @@ namespace derby {
 inline bool encode_matrix(CUtensorMap* map, CUtensorMapDataType, int element, const void* matrix, uint64_t rows,
                           uint64_t columns, uint32_t box_rows) {
   if ((uintptr_t)matrix % 16 || columns * element % 16 || box_rows > 256) return false;  // as the driver refuses
-  *map = {(char*)matrix, 2, {columns, rows}, {2, 2 * columns}, {64, box_rows}};
+  *map = {(char*)matrix, 2, {columns, rows}, {uint64_t(element), element * columns}, {uint32_t(128 / element), box_rows}};
   return true;
 }
 

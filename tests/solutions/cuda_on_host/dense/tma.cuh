@@ -18,9 +18,9 @@ void each_chunk(const CUtensorMap& map, uint32_t to, int x, int y, Function func
   if (to % 1024) fprintf(stderr, "emulated CUDA: a box at an odd place\n"), abort();
   for (int r = 0; r < int(map.box[1]); r++)
     for (int c = 0; c < 8; c++) {
-      int64_t row = y + r, column = x + c * 8;
+      int64_t element = map.strides[0], row = y + r, column = x + c * 16 / element;
       bool inside = row < int64_t(map.sizes[1]) && column < int64_t(map.sizes[0]);
-      function(swizzled(to + r * 128 + c * 16), map.tensor + (row * map.sizes[0] + column) * 2, inside);
+      function(swizzled(to + r * 128 + c * 16), map.tensor + (row * map.sizes[0] + column) * element, inside);
     }
 }
 inline void box_in(const CUtensorMap& map, uint32_t to, int x, int y) {

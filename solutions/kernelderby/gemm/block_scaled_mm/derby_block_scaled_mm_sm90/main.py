@@ -15,6 +15,7 @@ cuda_library = importlib.import_module(f"{__name__}.cuda_library")
 
 POINTER, INT = cuda_library.POINTER, cuda_library.INT
 library = cuda_library.CudaLibrary(__file__, "derby_block_scaled_mm_sm90", "kernel.cu", [POINTER] * 5 + [INT] * 6)
+few_library = cuda_library.CudaLibrary(__file__, "derby_block_scaled_few", "few.cu", [POINTER] * 5 + [INT] * 4)
 
 tuning_key = choice.tuning_key
 candidates = choice.candidates
@@ -25,6 +26,10 @@ def run_with(config, x, x_scale, weight, weight_scale, output):
     (m, k), n = x.shape, weight.shape[0]
     if m == 0 or n == 0 or k == 0:
         output.detach().zero_()
+        return
+    if config["variant"] in choice.FEW:
+        few_library(x.device, x, x_scale, weight, weight_scale, output, m, n, k // choice.BLOCK,
+                    choice.FEW[config["variant"]])
         return
     library(x.device, x, x_scale, weight, weight_scale, output, m, n, k // choice.BLOCK, config["variant"],
             config["group"], choice.multiprocessors(x.device))
