@@ -7,13 +7,18 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from kernelderby.errors import DerbyError
 from kernelderby.store.bounds import Bounds, enforced
 from kernelderby.store.locate import find_set, writable_set
+
+if TYPE_CHECKING:
+    _ParamType = click.ParamType[Any]
+else:  # 8.1 has no type parameters
+    _ParamType = click.ParamType
 
 
 def _bounds(context: click.Context, param: click.Parameter, value: str | None) -> Bounds | None:
@@ -86,7 +91,7 @@ class PathType(click.Path):
 FILE = PathType()
 
 
-class Number(click.ParamType[Any]):
+class Number(_ParamType):
     """A finite number from least to most. Help shows no bounds; a value out of them is refused with both."""
 
     def __init__(self, least: float, most: float, above: bool = False) -> None:

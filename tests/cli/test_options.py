@@ -62,6 +62,7 @@ def test_what_tables_or_measures_takes_an_origin(derby, verb):
 
 
 def test_a_second_bare_name_says_how_several_are_written(derby, small_set):
+    pytest.importorskip("torch")  # of bench
     code, out, err = derby("bench", "--solutions", "toy_fast", "toy_baseline", "--root", small_set)
     assert code == 2 and out == "" and "write several as a,b or repeat the option" in err
     code, out, err = derby("rank", "--solutions", "toy_fast", "toy_baseline", "--root", small_set)

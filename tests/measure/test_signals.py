@@ -102,8 +102,10 @@ def ended_by(verb: str, sent: signal.Signals, folder: Path) -> tuple[int, set[st
     words = [sys.executable, "-c", RUN, *verb.split(), *name.get(verb, ["--solutions", "honest"])]
     process = subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
-        begun = wait_for(number, {"1", "2", "3"}, 240)
-        assert begun == {"1", "2", "3"}, f"derby {verb} never came to the solution; {process.poll()}"
+        if wait_for(number, {"1", "2", "3"}, 240) != {"1", "2", "3"}:
+            process.terminate()
+            said = process.communicate(timeout=240)[0]
+            raise AssertionError(f"derby {verb} never came to the solution: {said}")
         process.send_signal(sent)
         said = process.communicate(timeout=240)[0]
     finally:
