@@ -475,6 +475,18 @@ class FakeGraphs(Timer):
         return lambda: [outputs[name].copy_(tensor) for name, tensor in answer.items()]
 
 
+def test_further_sets_are_captured_whoever_adds_to_the_list_that_was_given(definition):
+    """A worker keeps a list of the sets that it has opened, and adds to it before it extends its hands."""
+    exchange = local_race(*parts(definition, right), FakeGraphs()).exchange
+    hands, opened = exchange.hands, list(exchange.sets)
+    hands.attach(opened)
+    hands.capture()
+    opened += (more := [exchange.buffers(exchange.maker) for _ in range(3)])
+    hands.extend(more)
+    hands.batch("graph", len(opened))
+    assert len(hands.sets) == len(opened) == 5
+
+
 def test_a_replay_is_timed_and_looked_at(definition):
     race = local_race(*parts(definition, right), FakeGraphs())
     race.capture()

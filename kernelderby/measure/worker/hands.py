@@ -38,7 +38,7 @@ class Hands:
     def attach(self, sets: Sequence[BufferSet], signals: Signals | None = None) -> None:
         """The buffers of a case; those before are let go."""
         self.detach()
-        self.sets, self.signals = sets, signals or self.signals
+        self.sets, self.signals = list(sets), signals or self.signals  # whoever gave them may add to his own list
         self._prepared = [SetUp({}) for _ in sets]
         self._in_turn = len(sets)
         self._places = {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in sets[0].outputs.items()}
