@@ -96,6 +96,9 @@ def test_files_under_a_folder(tmp_path):
     (tmp_path / "link").symlink_to("sub.json")
     assert len(files.files_under(tmp_path, ".json", told.append)) == 7
     assert told == [f"{tmp_path}/link: is a symlink to a folder, which is not followed; put the folder itself there"]
+    told.clear()
+    assert files.files_under(tmp_path / "link", ".json", told.append) == [] == files.folders_below(tmp_path / "link", 0)
+    assert told == [f"{tmp_path}/link: is a symlink to a folder, which is not followed; put the folder itself there"]
 
 
 @pytest.mark.parametrize(("error", "is_told"), [(errno.ENOENT, False), (errno.EIO, True)])
