@@ -182,7 +182,8 @@ MUTANTS = [
     (STATE, "min(chunk * CHUNK + i + lane, call.tokens - 1)", "chunk * CHUNK + i"),
     (UPDATE, "invert_quarters<32>(shared);", ""),
     (UPDATE, "state[i] *= of_state;", ""),
-    (UPDATE, "inside && column <= row ?", "inside && column < row ?"),
+    (UPDATE, "p[i] = below >= 0", "p[i] = below > 0"),
+    (UPDATE, "mma_m16n8k16(d[n], high, b_high[0], b_high[1]);", ""),
     (UPDATE, "result[i] *= of_q[i / 2 % 2];", "result[i] *= of_q[0];"),
     *(
         (UPDATE, f"wgmma_wait_group<0>();\n    pin<32>(result);\n    shared.{name}", f"shared.{name}")

@@ -78,28 +78,30 @@ __device__ __forceinline__ void gather_gates(PrepareShared& shared, const DeltaR
     shared.beta[2 * lane] = betas[0], shared.beta[2 * lane + 1] = betas[1];
 }
 
-// 1 / length of the rows of q (scaled) and k: two threads a row and matrix.
+// 1 / length of the rows of q (scaled) and k: a warp finds the products of its 16 rows with each other, whose diagonal it is.
 __device__ __forceinline__ void find_lengths(PrepareShared& shared) {
-    const int row = threadIdx.x / 2, half = threadIdx.x % 2;
+    const int lane = threadIdx.x % 32, first = threadIdx.x / 32 * 16, row = lane / 4;
     const uint32_t tiles[2] = {shared_address(shared.q), shared_address(shared.k)};
-    float sums[2];
+    float sums[2][2];
 #pragma unroll
     for (int m = 0; m < 2; ++m) {
-        float sum = 0.0f;
+        float upper[4] = {}, lower[4] = {};  // of the first eight rows, and of the others
 #pragma unroll
-        for (int i = 0; i < 8; ++i) {
-            const uint4 words = load_shared16(tile_place(tiles[m] + half * TILE_BYTES, row, i ^ (4 * half)));
-            const uint32_t pairs[4] = {words.x, words.y, words.z, words.w};
-#pragma unroll
-            for (int j = 0; j < 4; ++j) {
-                sum = fmaf(low_half(pairs[j]), low_half(pairs[j]), sum);
-                sum = fmaf(high_half(pairs[j]), high_half(pairs[j]), sum);
-            }
+        for (int step = 0; step < 8; ++step) {
+            uint32_t rows[4];
+            ldmatrix_x4(rows, tile_place(tiles[m] + step / 4 * TILE_BYTES, first + lane % 16, step % 4 * 2 + lane / 16));
+            mma_m16n8k16(upper, rows, rows[0], rows[2]);
+            mma_m16n8k16(lower, rows, rows[1], rows[3]);
         }
-        sums[m] = sum + __shfl_xor_sync(0xffffffffu, sum, 1);
+        sums[m][0] = row % 2 ? upper[1] : upper[0], sums[m][1] = row % 2 ? lower[3] : lower[2];
     }
-    if (half == 0) shared.unit_q[row] = DELTA_SCALE * rsqrtf(sums[0] + DELTA_EPS);
-    else shared.unit_k[row] = rsqrtf(sums[1] + DELTA_EPS);
+    if (lane % 4 == row / 2) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            shared.unit_q[first + row + 8 * i] = DELTA_SCALE * rsqrtf(sums[0][i] + DELTA_EPS);
+            shared.unit_k[first + row + 8 * i] = rsqrtf(sums[1][i] + DELTA_EPS);
+        }
+    }
 }
 
 // A warp's 16 x 16 block on the diagonal becomes its inverse; a lane has a column.
@@ -120,57 +122,97 @@ __device__ __forceinline__ void invert_diagonal(PrepareShared& shared) {
     }
 }
 
+// Two floats as bf16, and what that leaves of them: three products of these are one of float32, but for 2^-16.
+__device__ __forceinline__ void split_pair(float x, float y, uint32_t& high, uint32_t& low) {
+    high = pack_bf16(x, y), low = pack_bf16(x - low_half(high), y - high_half(high));
+}
+
+// d [COUNT] of 16 x 8 = a [16, SIDE] b [SIDE, 8 COUNT], float32 in shared memory; of a warp.
+template <int SIDE, int COUNT, int A_STRIDE, int B_STRIDE>
+__device__ __forceinline__ void split_product(float (&d)[COUNT][4], const float* a, const float* b) {
+    const int row = threadIdx.x % 32 / 4, pair = 2 * (threadIdx.x % 4);
+#pragma unroll
+    for (int step = 0; step < SIDE; step += 16) {
+        uint32_t high[4], low[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const float2 x = *reinterpret_cast<const float2*>(&a[(row + i % 2 * 8) * A_STRIDE + step + pair + i / 2 * 8]);
+            split_pair(x.x, x.y, high[i], low[i]);
+        }
+#pragma unroll
+        for (int n = 0; n < COUNT; ++n) {
+            uint32_t b_high[2], b_low[2];
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+                const float* x = &b[(step + pair + 8 * i) * B_STRIDE + 8 * n + row];
+                split_pair(x[0], x[B_STRIDE], b_high[i], b_low[i]);
+            }
+            mma_m16n8k16(d[n], low, b_high[0], b_high[1]);
+            mma_m16n8k16(d[n], high, b_low[0], b_low[1]);
+            mma_m16n8k16(d[n], high, b_high[0], b_high[1]);
+        }
+    }
+}
+
 // The lower left quarter L of a block of 2 SIDE x 2 SIDE, between the inverses I above it and J below it, becomes -J L I.
-// All threads; the blocks of that size are shared out among them.
+// Each warp makes 16 rows of SIDE / 2 columns.
 template <int SIDE>
 __device__ __forceinline__ void invert_quarters(PrepareShared& shared) {
-    constexpr int BLOCKS = CHUNK / (2 * SIDE), EACH = PREPARE_THREADS / BLOCKS, COLUMNS = SIDE * SIDE / EACH;
-    static_assert(COLUMNS % 4 == 0 && BLOCKS * SIDE <= 32, "vectors of four; the scratch holds a quarter of each block");
-    const int block = threadIdx.x / EACH, row = threadIdx.x % EACH / (SIDE / COLUMNS);
-    const int column = threadIdx.x % (SIDE / COLUMNS) * COLUMNS, first = block * 2 * SIDE;
-    float sums[COLUMNS] = {};
-#pragma unroll 8
-    for (int k = 0; k < SIDE; ++k) {
-        const float left = shared.system[first + SIDE + row][first + k];
+    static_assert(SIDE == 16 || SIDE == 32, "two blocks of 32, or one of 64");
+    constexpr int COUNT = SIDE / 16;
+    const int warp = threadIdx.x / 32, block = SIDE == 16 ? warp / 2 : 0, first = block * 2 * SIDE;
+    const int row0 = SIDE == 16 ? 0 : warp / 2 * 16, column0 = warp % 2 * (SIDE / 2);
+    const int row = row0 + threadIdx.x % 32 / 4, column = column0 + 2 * (threadIdx.x % 4);
+    float d[COUNT][4] = {};
+    split_product<SIDE, COUNT, SYSTEM_STRIDE, SYSTEM_STRIDE>(d, &shared.system[first + SIDE + row0][first],
+                                                             &shared.system[first][first + column0]);
 #pragma unroll
-        for (int c = 0; c < COLUMNS; ++c) sums[c] = fmaf(left, shared.system[first + k][first + column + c], sums[c]);
+    for (int i = 0; i < 2 * COUNT; ++i) {
+        *reinterpret_cast<float2*>(&shared.scratch[block * SIDE + row + i % 2 * 8][column + i / 2 * 8]) =
+            make_float2(d[i / 2][i % 2 * 2], d[i / 2][i % 2 * 2 + 1]);
+        d[i / 2][i % 2 * 2] = d[i / 2][i % 2 * 2 + 1] = 0.0f;
     }
-#pragma unroll
-    for (int c = 0; c < COLUMNS; ++c) shared.scratch[block * SIDE + row][column + c] = sums[c], sums[c] = 0.0f;
     __syncthreads();
-#pragma unroll 8
-    for (int k = 0; k < SIDE; ++k) {
-        const float left = shared.system[first + SIDE + row][first + SIDE + k];
+    split_product<SIDE, COUNT, SYSTEM_STRIDE, SCRATCH_STRIDE>(d, &shared.system[first + SIDE + row0][first + SIDE],
+                                                              &shared.scratch[block * SIDE][column0]);
 #pragma unroll
-        for (int c = 0; c < COLUMNS; ++c) sums[c] = fmaf(left, shared.scratch[block * SIDE + k][column + c], sums[c]);
+    for (int i = 0; i < 2 * COUNT; ++i) {
+        *reinterpret_cast<float2*>(&shared.system[first + SIDE + row + i % 2 * 8][first + column + i / 2 * 8]) =
+            make_float2(-d[i / 2][i % 2 * 2], -d[i / 2][i % 2 * 2 + 1]);
     }
-#pragma unroll
-    for (int c = 0; c < COLUMNS; ++c) shared.system[first + SIDE + row][first + column + c] = -sums[c];
     __syncthreads();
 }
 
 // A of the chunk into `system`, and P into the record, from k k^T and q k^T in registers.
 __device__ __forceinline__ void spread_scores(PrepareShared& shared, const float* of_keys, const float* of_queries,
                                               int count) {
-    const int row0 = value_of_thread(), pair = pair_of_thread();
+    const int row0 = value_of_thread(), pair = pair_of_thread(), last = threadIdx.x / 32 * 16 + 15;
     const uint32_t within = shared_address(shared.record.within);
+    float g[2], of_k[2], of_q[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
         const int row = row0 + 8 * half;
-        const float g = shared.g[row], of_k = shared.beta[row] * shared.unit_k[row], of_q = shared.unit_q[row];
+        g[half] = shared.g[row], of_k[half] = shared.beta[row] * shared.unit_k[row], of_q[half] = shared.unit_q[row];
+    }
 #pragma unroll
-        for (int j = 0; j < 8; ++j) {
-            float a[2], p[2];
+    for (int j = 0; j < 8; ++j) {
+        float a[4] = {}, p[4] = {};
+        if (8 * j <= last) {  // the warp has a row that is not above
+            const float2 of_g = *reinterpret_cast<const float2*>(&shared.g[8 * j + pair]);
+            const float2 unit = *reinterpret_cast<const float2*>(&shared.unit_k[8 * j + pair]);
 #pragma unroll
-            for (int i = 0; i < 2; ++i) {
-                const int column = 8 * j + pair + i, at = 4 * j + 2 * half + i;
-                const float between = exp2_approx(g - shared.g[column]) * shared.unit_k[column];
-                const bool inside = row < count;
-                a[i] = inside && column < row ? of_keys[at] * between * of_k : 0.0f;
-                p[i] = inside && column <= row ? of_queries[at] * between * of_q : 0.0f;
+            for (int i = 0; i < 4; ++i) {
+                const int below = row0 + i / 2 * 8 - (8 * j + pair + i % 2);
+                const float between = exp2_approx(g[i / 2] - (i % 2 ? of_g.y : of_g.x)) * (i % 2 ? unit.y : unit.x);
+                a[i] = below > 0 && row0 + i / 2 * 8 < count ? of_keys[4 * j + i] * between * of_k[i / 2] : 0.0f;
+                p[i] = below >= 0 && row0 + i / 2 * 8 < count ? of_queries[4 * j + i] * between * of_q[i / 2] : 0.0f;
             }
-            *reinterpret_cast<float2*>(&shared.system[row][8 * j + pair]) = make_float2(a[0], a[1]);
-            store_shared(tile_place(within, row, j) + 2 * pair, pack_bf16(p[0], p[1]));
+        }
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            const int row = row0 + 8 * half;
+            *reinterpret_cast<float2*>(&shared.system[row][8 * j + pair]) = make_float2(a[2 * half], a[2 * half + 1]);
+            store_shared(tile_place(within, row, j) + 2 * pair, pack_bf16(p[2 * half], p[2 * half + 1]));
         }
     }
 }
@@ -184,10 +226,10 @@ __device__ __forceinline__ void fill_record(PrepareShared& shared, int count) {
         const int group = half * 4 + i;
         uint32_t words[4];
 #pragma unroll
-        for (int j = 0; j < 4; ++j) {
-            const int column = group * 8 + 2 * j;
-            words[j] = pack_bf16(shared.system[row][column] * shared.beta[column],
-                                 shared.system[row][column + 1] * shared.beta[column + 1]);
+        for (int j = 0; j < 4; j += 2) {
+            const float4 x = *reinterpret_cast<const float4*>(&shared.system[row][group * 8 + 2 * j]);
+            const float4 beta = *reinterpret_cast<const float4*>(&shared.beta[group * 8 + 2 * j]);
+            words[j] = pack_bf16(x.x * beta.x, x.y * beta.y), words[j + 1] = pack_bf16(x.z * beta.z, x.w * beta.w);
         }
         store_shared(tile_place(solve, row, group), uint4{words[0], words[1], words[2], words[3]});
     }

@@ -94,6 +94,25 @@ inline void ldmatrix_x4_transposed(uint32_t (&to)[4], uint32_t row) {
     to[i] = pair[0] | uint32_t(pair[1]) << 16;
   }
 }
+inline void ldmatrix_x4(uint32_t (&to)[4], uint32_t row) {
+  auto rows = emulated::exchange(row);
+  for (int i = 0; i < 4; i++) {
+    memcpy(&to[i], shared_at(uint32_t(rows[8 * i + lane_of_warp() / 4]) + lane_of_warp() % 4 * 4), 4);
+  }
+}
+inline void mma_m16n8k16(float* d, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  auto low = emulated::exchange(uint64_t(a[1]) << 32 | a[0]), high = emulated::exchange(uint64_t(a[3]) << 32 | a[2]);
+  auto b = emulated::exchange(uint64_t(b1) << 32 | b0);
+  auto value = [](uint64_t words, int word, int k) {
+    return __uint_as_float(unsigned(words >> (32 * word + 16 * (k % 2)) & 0xffff) << 16);
+  };
+  for (int i = 0; i < 4; i++) {
+    int row = lane_of_warp() / 4, column = lane_of_warp() % 4 * 2 + i % 2;
+    for (int k = 0; k < 16; k++) {
+      d[i] += value((k < 8 ? low : high)[row * 4 + k % 8 / 2], i / 2, k) * value(b[column * 4 + k % 8 / 2], k / 8, k);
+    }
+  }
+}
 inline void store_matrices(uint32_t row, const uint32_t (&words)[4], bool transposed) {
   auto rows = emulated::exchange(row);
   for (int i = 0; i < 4; i++) {
