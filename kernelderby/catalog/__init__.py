@@ -283,38 +283,39 @@ class Catalog:
 
     def part_of(self, stretch: Stretch) -> Part:
         """Makes columns of some lines of a file."""
-        from kernelderby.catalog.columns import write_columns
+        from kernelderby.catalog.quick import columns_of
+        from kernelderby.catalog.written import write_columns
 
         path = Path(stretch.path)
         with opened(path) as file:
             text = os.pread(file.fileno(), stretch.end - stretch.start, stretch.start)
         problems: list[str] = []
         with reading(path):
-            rows = self._reading(path)(problems.append, lambda _: None, lines=lines_in(text, stretch.first))
+            columns = self._reading(path, columns_of)(left_out=problems.append, lines=lines_in(text, stretch.first))
         digest = digest_of(text)
         name = key_of(stretch.key, digest, str(stretch.first))
         parts = self._parts or ColumnParts(self.root, self.part_of)
-        write_columns(parts.place(path, name), rows)
+        write_columns(parts.place(path, name), columns)
         return Part(
             *(stretch.start, stretch.end, digest, name, stretch.first, text.count(b"\n"), len(problems)),
             "".join(problems[:1]),
-            max((row.moment.timestamp() for row in rows), default=0.0),
+            columns.newest(),
             not text.endswith(b"\n"),
         )
 
-    def _reading(self, path: Path) -> Callable[..., list[Measurement]]:
-        """load_rows() of a file: wants left_out and noted."""
+    def _reading(self, path: Path, read: Callable[..., T]) -> Callable[..., T]:
+        """load_rows() of a file, which wants left_out and noted, or quick.columns_of()."""
         definition = self.definitions.get(path.stem)
         known = {workload.uuid: workload for workload in self.workloads(path.stem)} if definition else {}
         folders = path.relative_to(self.root / "traces").parts[:-1]
         place = (folders[0], folders[1]) if len(folders) == 2 else None
-        return partial(load_rows, path, known, place=place, definition=definition)
+        return partial(read, path, known, place=place, definition=definition)
 
     def _rows(self, path: Path, columns: Index | None, clocks: bool, replaced: bool) -> list[Measurement]:
         if columns is not None and self._parts is not None:
             with suppress(OSError, ValueError):  # pyarrow's errors are of these; the lines are whole
                 return self._from_columns(path, columns, self._parts, clocks, replaced)
-        return self._lines(path, lambda left_out: self._reading(path)(left_out, self._noted))
+        return self._lines(path, lambda left_out: self._reading(path, load_rows)(left_out, self._noted))
 
     def _from_columns(
         self, path: Path, columns: Index, parts: ColumnParts, clocks: bool, replaced: bool

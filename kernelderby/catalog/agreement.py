@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from msgspec import Struct
 
@@ -56,18 +56,30 @@ def check_passed(where: str, row: Measurement, definition: Definition, demands: 
     """DerbyError for a row that says it passed where its own figures say that it cannot have."""
     if row.status is not Status.PASSED:
         return
+    medians = {kind: time.median_us for kind in TIME_KINDS[:2] if (time := row.time(kind)) is not None}
     ratios = row.correctness.matched_ratio if row.correctness else {}
+    check_figures(where, ratios, medians, row.gpu, definition, demands)
+
+
+def check_figures(
+    where: str,
+    ratios: Mapping[str, float],
+    medians: Mapping[str, float],
+    gpu: str,
+    definition: Definition,
+    demands: Demands,
+) -> None:
+    """check_passed() of a row that passed. ratios: tolerance -> share of elements that match. medians: kind -> us."""
     for name, least in demands.ratios.items() if ratios else ():
         if ratios.get(name, 1.0) < least * (1 - 1e-9):
             raise DerbyError(
                 f"{where}: measurement.correctness.matched_ratio.{name}: is {ratios[name]:g} in a passed row, but "
                 f"{definition.name} demands {least:g}; measure it again"
             )
-    for kind in TIME_KINDS[:2]:
-        time = row.time(kind) if demands.least_us else None
-        if time is not None and time.median_us * _IMPOSSIBLE < demands.least_us:
+    for kind in TIME_KINDS[:2] if demands.least_us else ():
+        if kind in medians and medians[kind] * _IMPOSSIBLE < demands.least_us:
             raise DerbyError(
-                f"{where}: the {kind} time is {time.median_us:g} us, but {row.gpu} needs {demands.least_us:.3g} us for "
+                f"{where}: the {kind} time is {medians[kind]:g} us, but {gpu} needs {demands.least_us:.3g} us for "
                 "that work; measure it again"
             )
 

@@ -1,4 +1,4 @@
-"""Rows as columns: a Parquet file of many rows, to and from trace.Measurement.
+"""Rows from columns: what written.py wrote of many rows becomes Measurements again.
 
 Of a row that a later one of its file replaces only what counting needs is given back: see read_columns().
 """
@@ -8,92 +8,21 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator, Sequence
 from functools import partial
-from itertools import accumulate
-from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import numpy as np
 
+from kernelderby.catalog.written import JSON, NUMBERS, OWN, TEXTS
 from kernelderby.rows.measurement import Correctness, Measurement, Place, Timed
 from kernelderby.rows.row import Status
 from kernelderby.rows.samples import Samples
-from kernelderby.store.files import temporary, write_all
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# Texts that most rows share with others: each distinct one is kept and made once. Those of _JSON are texts of JSON.
-_TEXTS = ("solution", "gpu", "protocol", "status", "solution_hash", "session", "timestamp", "message", "graph_missing")
-_JSON = ("workload", "shape", "shared", "setup", "kinds")
-_NUMBERS = ("latency_us", "reference_latency_us", "host_us", "wall_us")  # not a number stands for None
-_OF_ONE_ROW = ("clocks", "clocks_before", "seconds", "secret")  # of an environment; the others share the rest
-_OWN = ""  # the kind of samples that stand beside `times`, in rows before protocol 2
 _KEY = ("solution", "gpu", "protocol", "solution_hash", "workload", "kinds")  # of rows that replace one another
-
-
-def write_columns(path: Path, rows: Sequence[Measurement]) -> None:
-    """A Parquet file, whole or not at all. OSError where it cannot be written."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    text = partial(pa.array, type=pa.string())
-    columns: dict[str, Any] = {"line": pa.array([row.place.line if row.place else 0 for row in rows], pa.int32())}
-    for name in _TEXTS:
-        columns[name] = text([*map(attrgetter(name), rows)]).dictionary_encode()
-    for name in _NUMBERS:
-        columns[name] = pa.array([*map(attrgetter(name), rows)], pa.float64())
-    workloads = {id(row.workload): row.workload for row in rows}  # most rows share one object
-    texts = {key: _json(workload) for key, workload in workloads.items()}
-    columns["workload"] = text([texts[id(row.workload)] for row in rows])
-    columns["shape"] = text([_json(row.shape) if row.shape else "{}" for row in rows])
-    environments = [*map(_split, rows)]
-    columns["shared"] = text([shared for shared, _ in environments])
-    columns["setup"] = text(["null" if row.setup is None else _json(row.setup) for row in rows])
-    times = [*map(_times, rows)]
-    shapes: dict[tuple[Any, ...], str] = {}  # kinds and lengths of most rows are alike
-    lengths = [tuple([(kind, samples.lengths) for kind, _, samples in each]) for each in times]
-    columns["kinds"] = text([shapes.get(each) or shapes.setdefault(each, _json(each)) for each in lengths])
-    for name in _JSON:
-        columns[name] = columns[name].dictionary_encode()
-    columns["own"] = pa.array([own for _, own in environments])
-    columns["medians"] = _lists([array("d", [median for _, median, _ in each]) for each in times], [*map(len, times)])
-    flats = [samples.flat for each in times for *_, samples in each]
-    columns["samples"] = _lists(flats, [sum([len(samples.flat) for *_, samples in each]) for each in times])
-    sink = pa.BufferOutputStream()
-    pq.write_table(pa.table(columns), sink, compression="zstd", use_dictionary=[*_TEXTS, *_JSON])
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with temporary(path) as (unfinished, descriptor):
-        write_all(descriptor, sink.getvalue().to_pybytes())
-        unfinished.rename(path)
-
-
-def _json(value: Any) -> str:
-    return msgspec.json.encode(value).decode()
-
-
-def _split(row: Measurement) -> tuple[str, bytes]:
-    """Of the environment what rows share; what is of this one, with its correctness."""
-    shared = dict(row.environment)
-    own = {name: shared.pop(name) for name in _OF_ONE_ROW if name in shared}
-    return _json(shared), msgspec.msgpack.encode((own, row.correctness))
-
-
-def _times(row: Measurement) -> list[tuple[str, float, Samples]]:
-    """Kind, median, samples."""
-    found = [(kind, time.median_us, Samples.of(time.samples_us)) for kind, time in row.times.items()]
-    if row.samples_us and "eager" not in row.times:
-        found.append((_OWN, 0.0, Samples.of(row.samples_us)))
-    return found
-
-
-def _lists(arrays: Sequence[array[float]], lengths: Sequence[int]) -> pa.Array:
-    """A list of so many numbers for each row, of all of them in turn."""
-    import pyarrow as pa
-
-    flat = np.frombuffer(b"".join(arrays), dtype=np.float64)
-    return pa.ListArray.from_arrays(pa.array([0, *accumulate(lengths)], pa.int32()), pa.array(flat))
 
 
 # -------------------------------------------------------------------------------------------------------------- reading
@@ -116,7 +45,7 @@ def read_columns(
     keys = pa.concat_tables([read(path, columns=[*_KEY]) for path in paths]).unify_dictionaries()
     live, start = _live([_places(keys[name]) for name in _KEY]), 0
     for path in paths:
-        table = read(path, columns=["line", *_TEXTS, *_JSON, *_NUMBERS]).combine_chunks()
+        table = read(path, columns=["line", *TEXTS, *JSON, *NUMBERS]).combine_chunks()
         which = live[start : start + len(table)]
         start += len(table)
         body = read(path, columns=["own", "medians", "samples"]).filter(pa.array(which)) if any(which) else None
@@ -141,8 +70,8 @@ def read_sessions(paths: Sequence[Path]) -> Iterator[Measurement]:
 
 def _rows(made: _Made, table: pa.Table, which: Sequence[bool], body: pa.Table | None) -> Iterator[Measurement]:
     """body: of the rows that may count, which `which` names."""
-    numbers = zip(*(table[name].to_pylist() for name in _NUMBERS), strict=True)
-    codes = zip(*(_places(table[name]).tolist() for name in (*_TEXTS, *_JSON)), strict=True)
+    numbers = zip(*(table[name].to_pylist() for name in NUMBERS), strict=True)
+    codes = zip(*(_places(table[name]).tolist() for name in (*TEXTS, *JSON)), strict=True)
     bodies = _bodies(body) if body is not None else iter(())
     for line, code, number, is_live in zip(table["line"].to_pylist(), codes, numbers, which, strict=True):
         yield made.row(line, code, number, next(bodies) if is_live else None)
@@ -194,11 +123,11 @@ class _Made:
     def __init__(self, definition: str, file: str, table: pa.Table, clocks: bool) -> None:
         self.definition, self.file, self.clocks = definition, file, clocks
         self.texts: list[list[Any]] = []
-        for name in (*_TEXTS, *_JSON):
+        for name in (*TEXTS, *JSON):
             values = table[name].combine_chunks().dictionary.to_pylist()
             if name == "status":
                 values = [*map(Status, values)]
-            elif name in _JSON:
+            elif name in JSON:
                 values = [*map(msgspec.json.decode, values)]
             self.texts.append([*values, None])
         self.texts[-1] = [
@@ -217,9 +146,9 @@ class _Made:
             for (kind, lengths, count), median in zip(kinds, body.medians, strict=True):
                 one = Samples(array("d", bytes(body.samples[start : start + count])), lengths)
                 start += count
-                if kind != _OWN:
+                if kind != OWN:
                     times[kind] = Timed(median, one)
-                if kind in ("eager", _OWN):
+                if kind in ("eager", OWN):
                     eager = one
             if self.clocks:
                 alone, correctness = self.decode(body.own)

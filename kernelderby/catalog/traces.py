@@ -47,7 +47,7 @@ def load_rows(
             agree(where, "definition", row.definition, stem)
             workload = workloads.get(row.uuid)
             if text not in ran and workload is not None:
-                _check_workload(where, row, workload)
+                check_workload(where, row, workload)
             if place is not None:
                 check_place(where, row, place, definition)
             if definition is not None and row.status is Status.PASSED:
@@ -116,7 +116,7 @@ def doubled_keys(path: Path) -> Iterator[str]:
             continue
 
 
-def _check_workload(where: str, row: Measurement, workload: Workload) -> None:
+def check_workload(where: str, row: Measurement, workload: Workload) -> None:
     axes = row.workload["axes"]
     if axes != workload.axes:
         raise DerbyError(

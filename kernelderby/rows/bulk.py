@@ -7,6 +7,7 @@ that anything is odd about is not judged here: it is read again as a Row, which 
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
@@ -118,21 +119,26 @@ def _owners(row: QuickRow | None) -> Iterator[tuple[QuickTimes | QuickOwn, float
 
 def _odd(timed: Sequence[_Timed], flat: array[float]) -> set[int]:
     """Places of rows with an empty round, a span that is none, or another median than they state."""
+    odd = {each.place for each in timed if 0 in each.shape or (isinstance(each.owner, QuickTimes) and not each.shape)}
+    stated = [math.nan if each.stated is None else each.stated for each in timed]
+    found = odd_medians(flat, [each.start for each in timed], [each.end - each.start for each in timed], stated)
+    odd.update(timed[at].place for at in found)
+    return odd
+
+
+def odd_medians(
+    flat: array[float], starts: Sequence[int], counts: Sequence[int], stated: Sequence[float]
+) -> Iterator[int]:
+    """Which of these stretches of the array hold what is no time, or have another median than is stated (nothing is:
+    not a number)."""
     import numpy as np  # here: it takes a tenth of a second, and a set may have no rows
 
-    odd = {each.place for each in timed if 0 in each.shape or (isinstance(each.owner, QuickTimes) and not each.shape)}
-    alike: dict[int, list[_Timed]] = {}
-    for each in timed:
-        alike.setdefault(each.end - each.start, []).append(each)
-    for count, some in alike.items():
-        if not count:
-            continue
-        starts = np.array([each.start for each in some])
-        spans = np.sort(np.array(flat)[starts[:, None] + np.arange(count)], axis=1)
-        stated = np.array([np.nan if each.stated is None else each.stated for each in some])
+    values, begin, claimed = np.array(flat), np.array(starts), np.array(stated)
+    for count in {*counts} - {0}:
+        where = np.flatnonzero(np.array(counts) == count)
+        spans = np.sort(values[begin[where][:, None] + np.arange(count)], axis=1)
         is_none = ~((spans[:, 0] >= LEAST_US) & (spans[:, -1] <= MOST_US))
         with np.errstate(over="ignore"):  # of what is no time anyway
             medians = (spans[:, count // 2] + spans[:, ~(count // 2)]) / 2
-        is_other = np.abs(medians - stated) > ROUNDING_US + ROUNDING * stated  # false where nothing is stated
-        odd.update(some[at].place for at in np.flatnonzero(is_other | is_none).tolist())
-    return odd
+        is_other = np.abs(medians - claimed[where]) > ROUNDING_US + ROUNDING * claimed[where]
+        yield from where[is_other | is_none].tolist()  # no comparison with what is not a number holds

@@ -236,7 +236,7 @@ class Measurement(Struct, frozen=True):
                 timestamp,
                 found.latency_ms * 1e3 if found else None,
                 reference_latency_us=found.reference_latency_ms * 1e3 if found else None,
-                correctness=_correctness(evaluation.correctness),
+                correctness=correctness_of(evaluation.correctness),
                 message=message,
                 environment={"libs": evaluation.environment.libs},
                 place=place,
@@ -254,7 +254,7 @@ class Measurement(Struct, frozen=True):
             own.latency_us,
             times["eager"].samples_us if "eager" in times else own.samples_us,
             own.reference_latency_us,
-            _correctness(own.correctness),
+            correctness_of(own.correctness),
             own.solution_hash,
             own.session,
             message,
@@ -291,7 +291,7 @@ def moment_of(timestamp: str) -> datetime:
     return time if time.tzinfo else time.replace(tzinfo=UTC)
 
 
-def _correctness(found: Errors | None) -> Correctness | None:
+def correctness_of(found: Errors | None) -> Correctness | None:
     return (
         None
         if found is None

@@ -244,7 +244,11 @@ def _expect_twins(evaluation: Evaluation, own: Own) -> None:
     if there is not None and here is not None:
         _expect_one("correctness.max_absolute_error", there.max_absolute_error, here.max_absolute_error)
         _expect_one("correctness.max_relative_error", there.max_relative_error, here.max_relative_error)
-    known, libs = evaluation.environment.libs, own.environment.get("libs")
+    if isinstance(evaluation.environment, Hardware):  # in a quick.QuickRow it is text
+        expect_same_libs(evaluation.environment.libs, own.environment.get("libs"))
+
+
+def expect_same_libs(known: dict[str, Any], libs: Any) -> None:
     if known != libs and isinstance(libs, dict):
         for name in known.keys() & libs.keys():
             _expect_one(f"environment.libs.{name}", known[name], libs[name])
