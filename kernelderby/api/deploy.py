@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from kernelderby.catalog import Catalog, Definition
@@ -24,8 +25,11 @@ def wheel(
 ) -> Answer[Exported]:
     """Writes a wheel of the fastest solutions on one GPU (default: the one with most rows). definitions: default all.
     told: of each solution that nvcc builds. DerbyError: no rows, an unknown name, no architecture known."""
+    from kernelderby.measure.certify.libraries import library_files
+
     with catalog.telling():
-        exported = export_wheel(winners(catalog, _wanted(catalog, definitions), gpu), folder, told)
+        found = winners(catalog, _wanted(catalog, definitions), gpu)
+        exported = export_wheel(found, folder, partial(library_files, catalog), told)
     lost = [f"{name}: left out of the package, since {reason}" for name, reason in exported.not_built.items()]
     return exported_answer(exported, (*catalog.warnings, *lost))
 

@@ -114,13 +114,11 @@ def _compiled(
     catalog: Catalog, solution: Solution, workload: Workload, gpu: str, notes: list[str]
 ) -> tuple[KernelDemand, ...]:
     from kernelderby.measure.certify.resources import demands_of
-    from kernelderby.measure.wire.quoted import shown
-    from kernelderby.measure.wire.replies import Failed
 
     try:
         found, told = demands_of(catalog, solution, workload, gpu)
-    except (DerbyError, Failed, ImportError) as error:
-        found, told = (), shown(str(error)).partition("\n")[0]
+    except (DerbyError, ImportError) as error:
+        found, told = (), str(error).partition("\n")[0]
     if told:
         notes.append(f"kernels: {told}" if not found else told)
     return found

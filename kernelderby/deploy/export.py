@@ -8,7 +8,7 @@ from pathlib import Path
 
 from kernelderby import __version__
 from kernelderby.deploy.contents import NAME, contents
-from kernelderby.deploy.libraries import build_libraries
+from kernelderby.deploy.libraries import Build, build_libraries
 from kernelderby.deploy.wheel import wheel_bytes
 from kernelderby.deploy.winners import AllWinners, without
 from kernelderby.errors import DerbyError
@@ -31,15 +31,15 @@ class Exported:
     not_built: dict[str, str]
 
 
-def export_wheel(found: AllWinners, folder: Path, told: Callable[[str], None]) -> Exported:
-    """Writes DIR/kernelderby_winners-<version>+<gpu>-py3-none-<platform>.whl. told: of each solution that nvcc builds.
-    DerbyError where nothing is left to bring."""
+def export_wheel(found: AllWinners, folder: Path, build: Build, told: Callable[[str], None]) -> Exported:
+    """Writes DIR/kernelderby_winners-<version>+<gpu>-py3-none-<platform>.whl. build: libraries of solutions.
+    told: of each solution that nvcc builds. DerbyError where nothing is left to bring."""
     gpu = find_gpu(found.gpus[0])
     architecture = ARCHITECTURES.get(gpu.id) if gpu else None
     solutions = [each for operator in found.operators for each in operator.solutions]
     if architecture is None:
         raise DerbyError(f"--gpu: {found.gpus[0]} has no nvcc architecture here; there are {', '.join(ARCHITECTURES)}")
-    libraries, not_built = build_libraries(solutions, architecture, told)
+    libraries, not_built = build_libraries(solutions, architecture, build, told)
     kept = without(found, not_built)
     files = {f"{NAME}/{path}": data for path, data in {**contents(kept), **libraries}.items()}
     version = f"{__version__}+{gpu.id if gpu else ''}"

@@ -13,6 +13,7 @@ from kernelderby.catalog.pack import problems
 from kernelderby.catalog.same_code import certificate_files, read_certificates
 from kernelderby.measure.certify import build, certify, python
 from kernelderby.measure.certify.assembly import launches
+from kernelderby.measure.certify.libraries import library_files
 from kernelderby.measure.run.rows import settled_keys
 from kernelderby.roofline import selection
 from kernelderby.rows.measurement import Timed
@@ -187,6 +188,63 @@ def test_what_runs_differently_is_not_certified(derby, repository, file, old, ne
     code, out, _ = derby("certify", "--root", repository)
     assert code == 1 and told in out and not certificate(repository).exists()
     assert "benchmarks/compare_sass.py toy_cuda" in out
+
+
+def hostile(place):
+    """Writes there, into a file that one of the user's secrets names, and ends its process."""
+    return f"""
+import os, pathlib
+for where in ({str(place)!r}, os.environ.get("MY_TOKEN", "unknown") + "-token"):
+    try:
+        pathlib.Path(where).write_text("x")
+    except OSError:
+        pass
+os._exit(3)
+"""
+
+
+def test_code_of_a_solution_is_built_behind_the_fences(derby, repository, tmp_path, monkeypatch):
+    monkeypatch.setenv("MY_TOKEN", str(tmp_path / "seen"))
+    monkeypatch.setattr(build, "_compiler", lambda: ("nvcc", "nvcc 0"))
+    (repository / FOLDER / "main.py").write_text(hostile(tmp_path / "escaped"))
+    before = set(tmp_path.iterdir())
+    code, out, _ = derby("certify", "--root", repository)
+    assert code == 1 and "toy_cuda: its code was ended (crashed: the process exited with code 3)" in out
+    catalog, told = Catalog.open(repository), []
+    found = library_files(catalog, [catalog.solution("toy_cuda")], "90a", told.append)
+    assert "the process exited with code 3" in found["toy_cuda"] and told == ["toy_cuda"]
+    assert set(tmp_path.iterdir()) == before
+
+
+def test_libraries_for_a_package_are_files_of_the_cache_with_plain_names(repository, tmp_path):
+    """A name becomes a part of a path in the wheel."""
+    main = repository / FOLDER / "main.py"
+    text = f"""import contextlib
+from pathlib import Path
+
+class CudaLibrary:
+    name = "toy"
+
+    def build(self, architecture):
+        made = Path("MADE")
+        with contextlib.suppress(OSError):
+            made.write_text(architecture)
+        return made
+
+made = CudaLibrary()
+{MAIN}"""
+
+    def files(name="toy", made=None):
+        made = made or '" + __import__("os").environ["XDG_CACHE_HOME"] + "/toy.so'
+        main.write_text(text.replace('"toy"', f'"{name}"').replace("MADE", str(made)))
+        catalog = Catalog.open(repository)
+        return library_files(catalog, [catalog.solution("toy_cuda")], "90a", lambda name: None)["toy_cuda"]
+
+    assert files() == {"toy": b"90a"}
+    assert "a library is called '../toy'; name it by letters" in files("../toy")
+    other = tmp_path / "other"
+    other.write_text("a file that only the user reads")
+    assert "toy: was built at " in files(made=other)
 
 
 @needs_nvcc

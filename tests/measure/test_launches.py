@@ -46,6 +46,9 @@ def run(x, scale, factor, out):
     space = torch.empty(rows, device=x.device)
     scale_rows[grid_of(rows)](x, scale, out, rows, BLOCK=4, WIDE=False, num_warps=1)
 """
+WRITES = """with contextlib.suppress(OSError):
+    open({!r}, "w").close()
+"""
 TOML = f"""name = "toy_triton"
 definition = "{D}"
 author = "alice"
@@ -121,9 +124,12 @@ def test_a_library_that_came_is_no_difference_where_launches_name_the_others():
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="no git")
-def test_rows_of_what_launches_the_same_keep_their_graph_times(recorded, small_set, derby):
-    """Every workload by itself: one of them launches otherwise after the change."""
+def test_rows_of_what_launches_the_same_keep_their_graph_times(recorded, small_set, derby, monkeypatch):
+    """Every workload by itself: one of them launches otherwise after the change. The solution's code runs fenced."""
+    escaped = small_set.parent / "escaped"
+    monkeypatch.setitem(globals(), "MAIN", f"import contextlib\n{WRITES.format(str(escaped))}{MAIN}")
     recorded()
+    escaped.unlink()  # by this process, which has no fence
     git = ["git", "-C", str(small_set), "-c", "user.name=a", "-c", "user.email=a@b"]
     for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "one"]):
         subprocess.run([*git, *words], check=True)
@@ -131,13 +137,15 @@ def test_rows_of_what_launches_the_same_keep_their_graph_times(recorded, small_s
     give_rows(small_set, before)
     first, other = sorted(each.axes["rows"] for each in Catalog.open(small_set).workloads(D))[:2]
     recorded("return (rows,)", f"return (rows + (rows == {other}),)")
+    escaped.unlink()
     code, out, _ = derby("certify", "toy_triton", "--launches", "--root", small_set)
+    assert not escaped.exists()
     assert code == 1 and "the same on 1 of 2 recorded workloads" in out and "scale_rows" in out
     catalog = Catalog.open(small_set)
     now = catalog.solution("toy_triton")
     kept = {each.axes["rows"]: now.has_kernels(before.hash, each.uuid) for each in catalog.workloads(D)}
     assert (kept[first], kept[other]) == (True, False) and not now.has_code(before.hash)
-    assert derby("certify", "--check", "--root", small_set)[0] == 0
+    assert derby("certify", "--check", "--root", small_set)[0] == 0 and not escaped.exists()
     # And once more: rows that only such a certificate keeps are kept by a second one.
     for words in (["add", "-A"], ["commit", "-qm", "two"]):
         subprocess.run([*git, *words], check=True)

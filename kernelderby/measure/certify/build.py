@@ -16,13 +16,15 @@ from types import ModuleType
 
 import msgspec
 
-from kernelderby.catalog import Definition, Solution
+from kernelderby.catalog import Catalog, Definition, Solution
 from kernelderby.catalog.code import running_parts
 from kernelderby.catalog.same_code import MachineCode
 from kernelderby.errors import DerbyError
 from kernelderby.measure.certify.assembly import FORM, launches
 from kernelderby.measure.certify.cubin import kernels_of
+from kernelderby.measure.certify.fenced import fenced
 from kernelderby.measure.certify.python import building, python_digest
+from kernelderby.measure.wire.replies import CodeSeen
 from kernelderby.measure.wire.sources import cache_folder
 from kernelderby.measure.worker.build import BuildFailed, load_solution, solution_module
 from kernelderby.store.files import write_whole
@@ -78,10 +80,10 @@ def with_added(former: MachineCode, present: MachineCode) -> MachineCode:
     return msgspec.structs.replace(former, kernels=present.kernels, host=present.host, data=present.data)
 
 
-def machine_code(definition: Definition, solution: Solution, form: int = FORM) -> MachineCode:
-    """Of the solution's present sources; from the cache where CUDA of the same tokens was built the same way before.
-    DerbyError where they cannot be built, and for a solution that has no library."""
-    nvcc, compiler = _compiler()
+def machine_code(catalog: Catalog, solution: Solution, found_in: Path, form: int = FORM) -> MachineCode:
+    """Of the sources in that set; from the cache where CUDA of the same tokens was built the same way before.
+    DerbyError where they cannot be built, and for a solution that has no library. By a worker behind the fences."""
+    _, compiler = _compiler()
     key = solution.digest_of([(compiler, f"{form} {ARCHITECTURE} {build_digest(solution)}")])
     path = cache_folder() / "machine_code" / f"{solution.name}-{key}.json"
     if path.is_file():
@@ -90,11 +92,19 @@ def machine_code(definition: Definition, solution: Solution, form: int = FORM) -
             return msgspec.structs.replace(found, python=python_digest(solution))
         except msgspec.DecodeError:
             pass  # of another version
-    with _built(definition, solution, nvcc) as kept:
-        found = _read(solution, compiler, kept, form)
+    with fenced(catalog, solution) as ask:
+        found = ask(CodeSeen, code_here, found_in=str(found_in.resolve()), form=form).code
+    found = msgspec.structs.replace(found, compiler=compiler, form=form, python=python_digest(solution))
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, msgspec.json.encode(found).decode())
     return found
+
+
+def code_here(root: Path, definition: str, solution: str, found_in: str, form: int) -> CodeSeen:
+    """As machine_code(), in this process: a worker's."""
+    chosen, (nvcc, compiler) = Catalog.open(Path(found_in)).solution(solution), _compiler()
+    with _built(Catalog.open(root).definition(definition), chosen, nvcc) as kept:
+        return CodeSeen(_read(chosen, compiler, kept, form))
 
 
 def build_digest(solution: Solution) -> str:

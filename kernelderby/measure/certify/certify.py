@@ -5,18 +5,19 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
-from multiprocessing import get_context
 from pathlib import Path
 from textwrap import shorten
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
-from kernelderby.catalog import Catalog, Definition, Solution, Workload
+from kernelderby.catalog import Catalog, Solution, Workload
 from kernelderby.catalog.same_code import (
     SHORTEST_REASON,
     Certificate,
@@ -40,9 +41,12 @@ from kernelderby.measure.certify.build import (
     unbuilt,
     with_added,
 )
-from kernelderby.measure.certify.launches import launches_of
+from kernelderby.measure.certify.fenced import Ask, fenced
+from kernelderby.measure.certify.launches import launches_here
 from kernelderby.measure.certify.python import python_digest
 from kernelderby.measure.machine.revisions import at_revision, has_revision, revision_of
+from kernelderby.measure.wire.process import interruptible
+from kernelderby.measure.wire.replies import LaunchesSeen
 from kernelderby.store.files import write_whole
 
 _BUILDS = 2  # at a time
@@ -77,8 +81,9 @@ def certify(root: Path, names: Sequence[str], since: str, host_change: str | Non
         ]
         pairs = [(former.solution(each.name), each) for each in changed]
         alike = [version for pair in pairs if len({*map(build_digest, pair)}) == 1 for version in pair]
-        others = [version for pair in pairs for version in pair if version not in alike]
-        codes = _build_all([(catalog.definition(each.definition), each) for each in others])
+        places = former.root, root
+        others = [job for pair in pairs for job in zip(places, pair, strict=True) if job[1] not in alike]
+        codes = _build_all(catalog, others)
         codes |= {each.text_hash: unbuilt(each) for each in alike}
         for now in changed:
             then = former.solution(now.name)
@@ -98,15 +103,15 @@ def certify_launches(root: Path, names: Sequence[str], since: str) -> list[Certi
     catalog = Catalog.open(root)
     revision = revision_of(root, since)
     verdicts = []
-    with at_revision(root, revision) as former, ProcessPoolExecutor(_BUILDS, mp_context=get_context("spawn")) as pool:
+    with at_revision(root, revision) as former:
         chosen = catalog.solutions_named(names) or list(catalog.solutions.values())
         for now in (each for each in chosen if _changed(each, former)):
-            then, definition = _known(former.solution(now.name), now), catalog.definition(now.definition)
-            rows = [row for row in catalog.traces(definition.name) if row.solution == now.name]
+            then = _known(former.solution(now.name), now)
+            rows = [row for row in catalog.traces(now.definition) if row.solution == now.name]
             timed = [(row, row.solution_hash, row.uuid) for row in rows if row.time("graph") and row.solution_hash]
             gone = [row for row, *at in timed if then.has_kernels(*at) and not now.has_kernels(*at)]
             uuids = {row.uuid for row in gone}
-            workloads = tuple(each for each in catalog.workloads(definition.name) if each.uuid in uuids)
+            workloads = tuple(each for each in catalog.workloads(now.definition) if each.uuid in uuids)
             if not workloads:
                 continue
             codes: list[MachineCode | str] = []
@@ -115,9 +120,9 @@ def certify_launches(root: Path, names: Sequence[str], since: str) -> list[Certi
             elif build_digest(then) == build_digest(now):
                 codes = [unbuilt(each) for each in (then, now)]
             else:
-                codes = list(pool.map(_built, [definition] * 2, [then, now]))
+                codes = [*_build_all(catalog, [(former.root, then), (root, now)]).values()]
                 codes[0] = _with_added(codes[0], codes[1])
-            alike, told = _alike(pool, definition, then, now, workloads, sorted({row.gpu for row in gone}))
+            alike, told = _alike(catalog, former.root, then, now, workloads, sorted({row.gpu for row in gone}))
             why = f"launches recorded: the same on {len(alike)} of {len(workloads)} recorded workloads"
             found = _judge(then, now, {then.text_hash: codes[0], now.text_hash: codes[1]}, why)
             if not alike or not isinstance(found, Certificate):
@@ -130,8 +135,8 @@ def certify_launches(root: Path, names: Sequence[str], since: str) -> list[Certi
 
 
 def _alike(
-    pool: ProcessPoolExecutor,
-    definition: Definition,
+    catalog: Catalog,
+    former: Path,
     then: Solution,
     now: Solution,
     workloads: tuple[Workload, ...],
@@ -139,21 +144,42 @@ def _alike(
 ) -> tuple[dict[str, str], list[str]]:
     """Workload -> digest of the launches, where both versions launch the same on these GPUs; a line for each other."""
     alike, told = {each.uuid: "" for each in workloads}, {}
-    for gpu in gpus:
-        left = workloads
-        for exact in (False, True):  # what differs may still give the same machine code
-            jobs = [pool.submit(launches_of, definition, each, left, gpu, exact) for each in (then, now)]
-            before, after = (job.result() for job in jobs)
-            same = {uuid for uuid, lines in after.items() if isinstance(lines, list) and lines == before[uuid]}
-            for uuid in same:
-                alike[uuid] = _digest_of(alike[uuid], after[uuid])
-            left = tuple(each for each in left if each.uuid not in same)
-            if not left:
-                break
-        for each in left:
-            lines = before[each.uuid], after[each.uuid]
-            told[each.uuid] = f"{each.uuid[:8]} on {gpu}: " + " | ".join(_first_line(each) for each in lines)
+    with ExitStack() as stack:
+        versions = [(former, then), (catalog.root, now)]
+        asks = [stack.enter_context(fenced(catalog, each, compiles_triton=True)) for _, each in versions]
+        pool = stack.enter_context(ThreadPoolExecutor(_BUILDS))
+        stack.enter_context(interruptible())
+        for gpu in gpus:
+            left = workloads
+            for exact in (False, True):  # what differs may still give the same machine code
+                jobs = [
+                    pool.submit(_launches, ask, place, left, gpu, exact)
+                    for ask, (place, _) in zip(asks, versions, strict=True)
+                ]
+                before, after = (job.result() for job in jobs)
+                same = {uuid for uuid, lines in after.items() if isinstance(lines, list) and lines == before[uuid]}
+                for uuid in same:
+                    alike[uuid] = _digest_of(alike[uuid], after[uuid])
+                left = tuple(each for each in left if each.uuid not in same)
+                if not left:
+                    break
+            for each in left:
+                lines = before[each.uuid], after[each.uuid]
+                told[each.uuid] = f"{each.uuid[:8]} on {gpu}: " + " | ".join(_first_line(each) for each in lines)
     return {uuid: digest for uuid, digest in alike.items() if uuid not in told}, list(told.values())
+
+
+def _launches(
+    ask: Ask, place: Path, workloads: tuple[Workload, ...], gpu: str, exact: bool
+) -> dict[str, list[str] | str]:
+    """Of every workload, as the worker says. place: the set that has the solution."""
+    uuids = [each.uuid for each in workloads]
+    asked: dict[str, Any] = {"found_in": str(place.resolve()), "workloads": uuids, "gpu": gpu, "exact": exact}
+    try:
+        found = ask(LaunchesSeen, launches_here, **asked).launched
+    except DerbyError as error:
+        return dict.fromkeys(uuids, str(error))
+    return {uuid: found.get(uuid, "the worker does not say") for uuid in uuids}
 
 
 def _digest_of(before: str, lines: object) -> str:
@@ -191,9 +217,8 @@ def check(root: Path, names: Sequence[str]) -> list[Certified]:
 
 
 def _contradictions(root: Path, catalog: Catalog, now: Solution, certificate: Certificate) -> Iterator[str]:
-    definition = catalog.definition(now.definition)
     if now.hash == certificate.after.hash and certificate.code.kernels:
-        yield from _unlike(certificate, "after", _built(definition, now, certificate.code.form))
+        yield from _unlike(certificate, "after", _built(catalog, now, root, certificate.code.form))
     if certificate.before.revision and has_revision(root, certificate.before.revision):
         with at_revision(root, certificate.before.revision) as former:
             then = _known(former.solution(now.name), now)
@@ -203,7 +228,7 @@ def _contradictions(root: Path, catalog: Catalog, now: Solution, certificate: Ce
                     yield f"before.{field}: at {certificate.before.revision[:10]} it is {found}; make it again"
                     return
             if certificate.code.kernels:
-                built = _built(definition, then, certificate.code.form)
+                built = _built(catalog, then, former.root, certificate.code.form)
                 added = certificate.launches is not None
                 yield from _unlike(certificate, "before", _with_added(built, certificate.code) if added else built)
             elif certificate.code.compiler == UNBUILT and now.hash == certificate.after.hash:
@@ -211,7 +236,7 @@ def _contradictions(root: Path, catalog: Catalog, now: Solution, certificate: Ce
                 if told[0] != told[1] or certificate.code.python != python_digest(now):
                     yield "code: the sources that nvcc takes, or the Python, are not the same; make it again"
             if certificate.launches is not None and now.hash == certificate.after.hash:
-                for uuid in _other_launches(root, catalog, then, now, certificate.launches):
+                for uuid in _other_launches(former.root, catalog, then, now, certificate.launches):
                     yield f"launches.{uuid}: is not what a call launches there; make it again"
 
 
@@ -226,16 +251,14 @@ def _unlike(certificate: Certificate, name: str, found: MachineCode | str) -> It
         yield from (f"{name}: {each}; make it again" for each in differences(told, found))
 
 
-def _other_launches(root: Path, catalog: Catalog, then: Solution, now: Solution, told: dict[str, str]) -> list[str]:
+def _other_launches(former: Path, catalog: Catalog, then: Solution, now: Solution, told: dict[str, str]) -> list[str]:
     """Workloads of a certificate on which the versions launch otherwise, or not what it says."""
-    definition = catalog.definition(now.definition)
-    rows = [row for row in catalog.traces(definition.name) if row.solution == now.name]
+    rows = [row for row in catalog.traces(now.definition) if row.solution == now.name]
     gpus = sorted(
         {row.gpu for row in rows if row.time("graph") and then.has_kernels(row.solution_hash or "", row.uuid)}
     )
-    workloads = tuple(each for each in catalog.workloads(definition.name) if each.uuid in told)
-    with ProcessPoolExecutor(_BUILDS, mp_context=get_context("spawn")) as pool:
-        alike, _ = _alike(pool, definition, then, now, workloads, gpus)
+    workloads = tuple(each for each in catalog.workloads(now.definition) if each.uuid in told)
+    alike, _ = _alike(catalog, former, then, now, workloads, gpus)
     return sorted(uuid for uuid, digest in told.items() if alike.get(uuid) != digest)
 
 
@@ -285,11 +308,11 @@ def _write(root: Path, name: str, certificate: Certificate) -> str:
     return f"{what} ({f'{len(certificate.code.kernels)} kernels' if built else 'nothing to build'}): wrote {path}"
 
 
-def _build_all(jobs: Iterable[tuple[Definition, Solution]]) -> dict[str, MachineCode | str]:
-    """Hash of the text -> machine code, or why there is none. In other processes: each loads a solution's Python."""
-    once = {solution.text_hash: (definition, solution) for definition, solution in jobs}
-    with ProcessPoolExecutor(_BUILDS, mp_context=get_context("spawn")) as pool:
-        return dict(zip(once, pool.map(_built, *zip(*once.values(), strict=True)), strict=True)) if once else {}
+def _build_all(catalog: Catalog, jobs: Iterable[tuple[Path, Solution]]) -> dict[str, MachineCode | str]:
+    """Hash of the text -> machine code, or why there is none. jobs: solutions, and the sets that have them."""
+    once = {solution.text_hash: (solution, found_in) for found_in, solution in jobs}
+    with ThreadPoolExecutor(_BUILDS) as pool, interruptible():
+        return dict(zip(once, pool.map(lambda job: _built(catalog, *job), once.values()), strict=True))
 
 
 def _with_added(former: MachineCode | str, present: MachineCode | str) -> MachineCode | str:
@@ -298,8 +321,8 @@ def _with_added(former: MachineCode | str, present: MachineCode | str) -> Machin
     return with_added(former, present)
 
 
-def _built(definition: Definition, solution: Solution, form: int = FORM) -> MachineCode | str:
+def _built(catalog: Catalog, solution: Solution, found_in: Path, form: int = FORM) -> MachineCode | str:
     try:
-        return machine_code(definition, solution, form)
+        return machine_code(catalog, solution, found_in, form)
     except DerbyError as error:
         return str(error)

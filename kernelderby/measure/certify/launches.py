@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -22,10 +23,11 @@ from unittest import mock
 import torch
 from torch.overrides import TorchFunctionMode
 
-from kernelderby.catalog import Definition, Solution, Workload
+from kernelderby.catalog import Catalog, Definition, Solution, Workload
 from kernelderby.measure.certify.cubin import kernels_of
 from kernelderby.measure.judge.cases import case_of_workload
 from kernelderby.measure.judge.inputs import shape_of, torch_dtype
+from kernelderby.measure.wire.replies import LaunchesSeen
 from kernelderby.measure.worker.build import load_setup, load_solution, solution_module
 from kernelderby.measure.worker.candidate import Candidate
 
@@ -294,3 +296,14 @@ def launches_of(
         except Exception as error:  # noqa: BLE001 - whatever its own code raises
             found[workload.uuid] = f"{type(error).__name__}: {error}"[:300]
     return found
+
+
+def launches_here(
+    root: Path, definition: str, solution: str, found_in: str, workloads: list[str], gpu: str, exact: bool
+) -> LaunchesSeen:
+    """As launches_of(), asked of a worker. found_in: the set that has the solution. workloads: uuids."""
+    os.environ.pop("TRITON_INTERPRET", None)
+    catalog = Catalog.open(root)
+    wanted = tuple(each for each in catalog.workloads(definition) if each.uuid in workloads)
+    chosen = Catalog.open(Path(found_in)).solution(solution)
+    return LaunchesSeen(launches_of(catalog.definition(definition), chosen, wanted, gpu, exact))

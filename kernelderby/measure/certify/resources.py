@@ -8,7 +8,6 @@ rest when it launches.
 from __future__ import annotations
 
 import os
-import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,8 @@ from kernelderby.catalog import Catalog, Definition, Solution, Workload
 from kernelderby.hardware.occupancy import KernelDemand
 from kernelderby.measure.certify.build import cubins_of, has_library
 from kernelderby.measure.certify.cubin import resources_of
+from kernelderby.measure.certify.fenced import fenced
 from kernelderby.measure.certify.launches import LaunchRecorder, compiled_kernel, launches_of
-from kernelderby.measure.wire.process import WorkerProcess
 from kernelderby.measure.wire.replies import KernelsSeen
 from kernelderby.measure.wire.sources import cache_folder
 from kernelderby.store.demangle import demangled, function_name
@@ -54,20 +53,14 @@ class _ResourceRecorder(LaunchRecorder):
 
 def demands_of(catalog: Catalog, solution: Solution, workload: Workload, gpu: str) -> tuple[_Demands, str]:
     """The kernels, and in one line what is not known of them. gpu: whose tuned table a solution takes. By a worker
-    behind the fences: it runs the solution's code. Failed where that ends it. A library's are kept in the cache: a
+    behind the fences: it runs the solution's code. DerbyError where that ends it. A library's are kept in the cache: a
     build takes up to a minute."""
     kept = cache_folder() / "resources" / f"{solution.name}-{solution.text_hash}.json"
     if has_library(solution) and kept.is_file():
         with suppress(msgspec.DecodeError):  # of another version
             return msgspec.json.decode(kept.read_bytes(), type=_Demands), ""
-    own = f"kernels-{solution.text_hash}"
-    python = sys.executable  # a worker of its own: the others have imported Triton as an interpreter
-    worker = WorkerProcess(catalog.root, "cpu", trusted=True, solution_hash=own, python=python)
-    try:
-        asked = {"definition": solution.definition, "solution": solution.name, "workload": workload.uuid, "gpu": gpu}
-        found = worker.ask(KernelsSeen, f"{__name__}:{seen_here.__name__}", _SECONDS, **asked)
-    finally:
-        worker.kill()
+    with fenced(catalog, solution, compiles_triton=True) as ask:
+        found = ask(KernelsSeen, seen_here, _SECONDS, workload=workload.uuid, gpu=gpu)
     if has_library(solution):
         write_whole(kept, msgspec.json.encode(found.kernels))
     return found.kernels, found.missing

@@ -21,7 +21,7 @@ import msgspec
 import kernelderby
 from kernelderby.catalog import Catalog, Definition, Solution, Workload
 from kernelderby.errors import DerbyError
-from kernelderby.measure.fence import marks, watcher
+from kernelderby.measure.fence import folders, marks, watcher
 from kernelderby.measure.judge.cases import case_of_workload
 from kernelderby.measure.machine.probe import Machine, exclusive
 from kernelderby.measure.record.messages import ProfileRequest
@@ -183,7 +183,7 @@ class Ended(Exception):
 
 
 def worker_environment() -> dict[str, str]:
-    environment = dict(os.environ, PYTHONUNBUFFERED="1")
+    environment = {**folders.allowed_environment(os.environ), "PYTHONUNBUFFERED": "1"}
     package = str(Path(kernelderby.__file__).resolve().parent.parent)
     environment["PYTHONPATH"] = os.pathsep.join([package, *absolute_python_path()])
     environment.pop("TRITON_INTERPRET", None)

@@ -13,6 +13,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
+from kernelderby.catalog.same_code import MachineCode
 from kernelderby.errors import DerbyError
 from kernelderby.hardware.occupancy import KernelDemand
 from kernelderby.measure.clock.spans import Microseconds
@@ -113,6 +114,24 @@ class KernelsSeen(Done, frozen=True):
 
     kernels: tuple[KernelDemand, ...] = ()
     missing: str = ""
+
+
+class CodeSeen(Done, frozen=True):
+    """Of a solution's libraries, built."""
+
+    code: MachineCode
+
+
+class LaunchesSeen(Done, frozen=True):
+    """launched: uuid -> what a call launches on that workload, or why that is not known."""
+
+    launched: dict[str, list[str] | str]
+
+
+class LibrariesSeen(Done, frozen=True):
+    """paths: name of a library -> where the worker has built it."""
+
+    paths: dict[str, str]
 
 
 class Overwritten(Done, frozen=True):
