@@ -5,7 +5,6 @@ import math
 
 import pytest
 
-from kernelderby.measure.run.checks import CheckResult
 from kernelderby.rows.measurement import FLASHINFER_BENCH_EVENTS, Correctness, Measurement, Status
 
 WORKLOAD = {"uuid": "u1", "axes": {"rows": 2}, "inputs": {"x": {"type": "random"}}}
@@ -69,6 +68,9 @@ def test_flashinfer_benchs_own_row_keeps_its_own_protocol():
 
 
 def test_a_check_goes_into_json_with_what_json_does_not_have():
+    pytest.importorskip("torch")
+    from kernelderby.measure.run.checks import CheckResult
+
     found = Correctness(math.inf, 0.5, math.nan, {"tight": 0.5})
     own = CheckResult("d", "s", "c", Status.WRONG_VALUES, "", found).to_json()["correctness"]
     assert own["max_absolute_error"] == "inf" and own["relative_error_norm"] == "nan"

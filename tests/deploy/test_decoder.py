@@ -1,6 +1,9 @@
 """derby serve-bench on a CPU: a small decoder runs with every variant and gives the same logits."""
 
 import pytest
+
+pytest.importorskip("torch")
+
 import torch
 
 from kernelderby.errors import DerbyError

@@ -6,6 +6,9 @@ import sys
 import types
 
 import pytest
+
+pytest.importorskip("torch")
+
 import torch
 
 from kernelderby.deploy.hub import export_hub

@@ -7,6 +7,9 @@ import warnings
 from pathlib import Path
 
 import pytest
+
+pytest.importorskip("torch")
+
 import torch
 
 from kernelderby.catalog import Catalog

@@ -5,6 +5,9 @@ import logging
 import sys
 
 import pytest
+
+pytest.importorskip("torch")
+
 import torch
 
 from kernelderby.catalog import Catalog

@@ -439,12 +439,20 @@ def lives(number):
         return False
 
 
+def wait_for_their_end(numbers):
+    """What is killed runs on until the kernel gives it a turn."""
+    until = time.monotonic() + 60
+    while any(map(lives, numbers)):
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
 def test_an_export_without_end_is_ended_with_all_that_it_started(tmp_path, monkeypatch, stuck_nsys):
     monkeypatch.setattr(report_file, "find_nsys", lambda: str(stuck_nsys))
     monkeypatch.setattr(report_file, "_SECONDS", 1)
     with pytest.raises(DerbyError, match="timed out after 1 seconds"):
         report_file.open_report(tmp_path / "x.nsys-rep")
-    assert not any(map(lives, (tmp_path / "ids").read_text().split()))
+    wait_for_their_end((tmp_path / "ids").read_text().split())
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="others have no such signal")
@@ -455,10 +463,7 @@ def test_an_export_ends_with_a_command_that_is_killed(tmp_path, stuck_nsys):
         time.sleep(0.01)
     process.kill()
     process.wait()
-    until = time.monotonic() + 60
-    while lives((tmp_path / "ids").read_text().split()[1]):
-        assert time.monotonic() < until
-        time.sleep(0.01)
+    wait_for_their_end((tmp_path / "ids").read_text().split()[1:])
 
 
 def test_a_report_that_nsys_cannot_read(tmp_path, monkeypatch):
