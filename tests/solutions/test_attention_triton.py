@@ -59,9 +59,8 @@ def test_every_small_variant(name, place):
     case = case_of(name, **reference(name).SMALL_VARIANTS[place])
     inputs = inputs_of(name, case)
     rows = 16 if case.sizes["num_tokens"] < 60 else 128
-    configs = [config_of(name, rows=rows), module(name).candidates(*inputs.values())[0]]
-    if name == "unified_attention":
-        configs.append(config_of(name, rows=rows, tile=16, splits=4))
+    other = config_of(name, rows=rows, **({"tile": 16, "splits": 4} if name == "unified_attention" else {}))
+    configs = [other, module(name).candidates(*inputs.values())[0]]
     assert status(name, inputs, case, configs) is Status.PASSED
 
 

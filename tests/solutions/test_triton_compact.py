@@ -19,7 +19,7 @@ from moe_cases import (
 )
 
 NAME = "triton_compact"
-PROGRAMS = [1, 3, 7, 64]
+PROGRAMS = [1, 7, 64]
 UNEVEN = sizes(hidden=768, intermediate=384)  # 6 and 3 k blocks, 3 tiles of weight rows in either GEMM
 WIDE = sizes(hidden=256, intermediate=1024)  # 8 tiles with 2 k blocks in the first GEMM, 1 with 8 in the second
 
@@ -103,7 +103,7 @@ def test_cases(case, poisoned):
 
 
 @pytest.mark.interpreted
-@pytest.mark.parametrize("seed", range(20, 24))
+@pytest.mark.parametrize("seed", range(20, 22))
 def test_close_to_the_definition(seed, poisoned):
     """Without a model of its roundings: fp8 takes 1/16 of an activation at most."""
     poisoned(NAME)
