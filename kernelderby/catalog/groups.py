@@ -50,7 +50,7 @@ def groups_of(rows: Iterable[Measurement]) -> list[RowGroup]:
 
 
 def read_groups(paths: Sequence[Path], definition: str) -> list[RowGroup]:
-    """Of one file of traces, from its parts (columns.py). OSError, ValueError: a part is gone or broken."""
+    """Of one file of traces, from its parts (written.py). OSError, ValueError: a part is gone or broken."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

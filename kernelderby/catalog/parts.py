@@ -1,7 +1,7 @@
 """A columnar copy of a set's rows where there are many: made once, extended as rows come, and never the truth.
 
 The lines of traces/ count. Their columns lie in the user's cache folder, a Parquet file for some thousand lines
-(columns.py), each under the hash of those very lines, of the workloads that they were held against and of the code that
+(written.py), each under the hash of those very lines, of the workloads that they were held against and of the code that
 read them. What is not there is made again, and what cannot be made or read is read from the lines. Results that are
 worked out from all rows of an operator stand beside them under the hash of what they came from (remembered()).
 """

@@ -26,7 +26,7 @@ from kernelderby.rows.measurement import Measurement, Status, correctness_of
 from kernelderby.rows.row import Evaluation, Hardware, KnownEnvironment, Ran, expect_same_libs
 from kernelderby.store.fields import EXPLAINED, Line, agree
 
-_AT_ONCE = 256  # lines
+_AT_ONCE = 64  # lines: what is made of them stays in the processor's cache
 _ODD = (ValueError, ArithmeticError, LookupError, TypeError, RecursionError, DerbyError)
 _decode = msgspec.json.decode
 

@@ -19,15 +19,17 @@ def card_of(row: Measurement) -> str | None:
 def spread(rows: Iterable[Measurement]) -> str | None:
     """A sentence where the rows are of several cards: by how much the slowest is slower than the quickest, over all
     times of the same code on the same workload that two cards or more have."""
-    times: dict[tuple[str, str | None, str], dict[str, float]] = defaultdict(dict)
-    cards: set[str] = set()
-    for row in rows:
-        card = card_of(row)
-        if card is not None and row.status is Status.PASSED and row.latency_us is not None:
-            cards.add(card)
-            times[row.solution, row.solution_hash, row.uuid][card] = row.latency_us
+    timed = [
+        (card, row.latency_us, row)
+        for row in rows
+        if row.latency_us is not None and row.status is Status.PASSED and (card := card_of(row)) is not None
+    ]
+    cards = {card for card, *_ in timed}
     if len(cards) < 2:
         return None
+    times: dict[tuple[str, str | None, str], dict[str, float]] = defaultdict(dict)
+    for card, own_us, row in timed:
+        times[row.solution, row.solution_hash, row.uuid][card] = own_us
     logs: dict[str, list[float]] = defaultdict(list)
     shared = [own for own in times.values() if len(own) > 1]
     for own in shared:

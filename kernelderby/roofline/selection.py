@@ -194,11 +194,13 @@ def newest_rows(rows: Iterable[Measurement], solutions: Mapping[str, Solution]) 
         solution, recorded = solutions.get(row.solution), row.solution_hash
         if solution is not None:
             order[row.solution, row.uuid] = None
-            if recorded is not None and (row.solution, recorded) not in present:
-                present[row.solution, recorded] = solution.has_code(recorded)
             if recorded is None:
                 preferences[1].append(row)
-            elif present[row.solution, recorded]:
+                continue
+            code = row.solution, recorded
+            if (is_present := present.get(code)) is None:
+                is_present = present[code] = solution.has_code(recorded)
+            if is_present:
                 preferences[3].append(row)
             elif row.time("graph") and solution.has_kernels(recorded, row.uuid):
                 preferences[2].append(_of_the_graph(row))

@@ -138,7 +138,9 @@ class Resampled:
         if rounds not in self._of_rounds:
             nothing = np.zeros(rounds)
             logs = np.array([each[:rounds] if len(each) >= rounds else nothing for each in self._logs])
-            drawn = logs @ _counts(self._rows[0].uuid, rounds).T / rounds - logs.mean(axis=1, keepdims=True)
+            counts = np.ascontiguousarray(_counts(self._rows[0].uuid, rounds).T)
+            # No product of BLAS: the same to the last bit, but its threads wait in a loop afterwards.
+            drawn = np.einsum("rk,kd->rd", logs, counts) / rounds - logs.mean(axis=1, keepdims=True)
             # A bootstrap of n values spreads sqrt((n - 1) / n) times too little.
             drawn *= np.sqrt(rounds / (rounds - 1))
             self._of_rounds[rounds] = drawn
