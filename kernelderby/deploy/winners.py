@@ -35,15 +35,15 @@ class ChoiceLoss:
     """How much longer the chosen solution took than the fastest, as a share, over shapes that the choice did not know:
     each shape left out in turn. inside: shapes that lay in the region of the others, where mean and worst are of;
     outside: the others, which libraries run; outside_mean. None without shapes. held_out: origin, but for
-    the published ones -> (shapes, their mean loss where the shapes of all other origins choose, outside of their region
-    too); "fresh" is one, and never chooses."""
+    the published ones -> (shapes, their mean loss where the shapes of all other origins choose, how many lie outside of
+    the region of those and are in that mean too); "fresh" is one, and never chooses."""
 
     inside: int
     mean: float | None
     worst: float | None
     outside: int
     outside_mean: float | None
-    held_out: dict[str, tuple[int, float]]
+    held_out: dict[str, tuple[int, float, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,14 +230,15 @@ def _loss(
     for shape in shapes:
         choice = selector([each for each in shapes if each.sizes != shape.sizes])
         (inside if choice.inside(shape.sizes) else outside).append(_lost(choice, shape))
-    held_out: dict[str, tuple[int, float]] = {}
+    held_out: dict[str, tuple[int, float, int]] = {}
     for origin in [*sorted({each.origin for each in shapes}.difference(SCORED)), FRESH]:
         held = fresh if origin == FRESH else [each for each in shapes if each.origin == origin]
         sizes = {each.sizes for each in held}
         known = [each for each in shapes if each.origin != origin and each.sizes not in sizes]
         if held and known:
             choice = selector(known)
-            held_out[origin] = len(held), sum(_lost(choice, each) for each in held) / len(held)
+            beyond = sum(not choice.inside(each.sizes) for each in held)
+            held_out[origin] = len(held), sum(_lost(choice, each) for each in held) / len(held), beyond
     return ChoiceLoss(*(len(inside), _mean(inside), max(inside, default=None), len(outside), _mean(outside)), held_out)
 
 

@@ -130,13 +130,13 @@ def _report(found: AllWinners, where: str) -> Report:
 
 def _held_out(operators: Sequence[Winners]) -> str:
     """A mean over operators for each origin."""
-    found: dict[str, list[tuple[int, float]]] = {"models": [], FRESH: []}
+    found: dict[str, list[tuple[int, float, int]]] = {"models": [], FRESH: []}
     for each in operators:
         for origin, held in each.loss.held_out.items():
             found.setdefault(origin, []).append(held)
     parts = [
-        f"{origin} {percent(sum(mean for _, mean in held) / len(held))} ({sum(count for count, _ in held)} shapes of "
-        f"{len(held)} operators)"
+        f"{origin} {percent(sum(mean for _, mean, _ in held) / len(held))} ({sum(count for count, *_ in held)} shapes "
+        f"of {len(held)} operators, {sum(beyond for *_, beyond in held)} outside of the region)"
         if held
         else f"{origin} not measured yet"
         for origin, held in sorted(found.items())

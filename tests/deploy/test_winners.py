@@ -61,7 +61,7 @@ def test_a_shape_beyond_the_others_is_counted_apart_with_the_librarys_loss():
 def test_fresh_shapes_are_chosen_for_by_all_and_choose_for_none():
     known = shapes(ours=[1.0, 1.0], theirs=[2.0, 2.0])
     found = _loss(AXES, SOLUTIONS, known, [TimedShape((2,), {"ours": 1.5, "theirs": 1.0})])
-    assert found.held_out == {"fresh": (1, pytest.approx(0.5))} and found.mean == 0
+    assert found.held_out == {"fresh": (1, pytest.approx(0.5), 0)} and found.mean == 0
 
 
 def test_shapes_of_one_origin_are_held_out_together():
@@ -70,7 +70,7 @@ def test_shapes_of_one_origin_are_held_out_together():
     models = [TimedShape((size,), {"ours": 1.2, "theirs": 1.0}, "models") for size in (2, 8)]
     outside = TimedShape((512,), {"ours": 1.0, "theirs": 1.1}, "models")  # where a library runs
     held = _loss(AXES, SOLUTIONS, [*survey, *models, outside], []).held_out
-    assert held["models"] == (3, pytest.approx((0.2 + 0.2 + 0.1) / 3)) and held.keys() == {"models"}
+    assert held["models"] == (3, pytest.approx((0.2 + 0.2 + 0.1) / 3), 1) and held.keys() == {"models"}
 
 
 def test_shapes_of_the_same_sizes_are_left_out_together():
