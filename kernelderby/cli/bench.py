@@ -118,6 +118,8 @@ def command(
     derby bench --definitions rms_norm
     derby bench my_kernel.py --for rms_norm --shape num_tokens=64,hidden_size=4096
     """
+    if address is None:
+        _enclose(root, file, bool(file or shapes or operator), record, sign, device)
     from kernelderby.api.adhoc import adhoc_set, operator_of_file
     from kernelderby.api.machine import plain_solutions
     from kernelderby.api.trace_set import TraceSet
@@ -212,6 +214,18 @@ def command(
         if not as_json and kept:
             say(TraceSet(Catalog.open(adhoc.catalog.root)).rank(name).to_text(text_width(), False))
             warn([f"{path}: rows added" for path in kept] + ([] if record else ["--record puts them into the set"]))
+
+
+def _enclose(root: Path, file: str, is_adhoc: bool, record: bool, key: Path | None, device: str) -> None:
+    """The fence around what definitions do here. --record adds to the set."""
+    from kernelderby.measure.machine.environment import without_gpu
+    from kernelderby.measure.wire.early import begin_judging
+
+    if device != "cpu" and without_gpu():  # it ends before any of them runs
+        return
+    written = [root if record else root / ("reports" if is_adhoc else "traces")]
+    read = [Path(file.partition("::")[0]).parent] if file else []
+    begin_judging(root, written, [*read, key] if key else read, device != "cpu")
 
 
 def _tell(machine: Any, settings: Any, plan: Any, rows: list[Any], as_json: bool) -> None:

@@ -88,10 +88,11 @@ def command(
     """
     if address is None:
         from kernelderby.measure.machine.environment import without_gpu
-        from kernelderby.measure.wire.early import import_torch_for_all
+        from kernelderby.measure.wire.early import begin_judging
 
-        if device == "cpu" or (device is None and without_gpu()):
-            import_torch_for_all()
+        on_cpu = device == "cpu" or (device is None and bool(without_gpu()))
+        read = [Path(name.partition("::")[0]).parent for name in names if name.partition("::")[0].endswith(".py")]
+        begin_judging(root, [dump.absolute().parent] if dump else [], read, not on_cpu, on_cpu, has_sockets=sanitize)
     from kernelderby.api.adhoc import adhoc_set, operator_of_file
     from kernelderby.api.machine import check
     from kernelderby.catalog import Catalog

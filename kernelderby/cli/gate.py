@@ -68,6 +68,12 @@ def command(
     derby gate my_kernel@main my_kernel --comment gate.md
     derby gate vllm_rms_norm vllm_rms_norm --candidate-python vllm-0.33/bin/python
     """
+    from kernelderby.measure.wire.early import begin_judging
+
+    environments = [Path(each).absolute().parents[1] for each in (base_python, candidate_python) if each]
+    interpreters = [Path(each).resolve().parents[1] for each in (base_python, candidate_python) if each]
+    written = [comment.absolute().parent] if comment else []
+    begin_judging(root, written, [*environments, *interpreters], device != "cpu")
     from kernelderby.api.gate import gate
     from kernelderby.catalog import Catalog
     from kernelderby.measure.run.progress import bar

@@ -26,6 +26,10 @@ def command(root: Path, check: bool, as_json: bool) -> None:
     The .py beside a definition becomes its `reference`, each solution's folder its JSON, each definition's
     generate_inputs the safetensors under blob/, and its count_cost the `cost` of every workload.
     """
+    if not check:
+        from kernelderby.measure.wire.early import begin_judging
+
+        begin_judging(root, [root], on_gpu=False)
     from kernelderby.catalog import Catalog
     from kernelderby.catalog.pack import pack, problems
 

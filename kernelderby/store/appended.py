@@ -242,7 +242,7 @@ def lock_file(path: Path) -> int:
     is written into it, and no symlink is followed."""
     try:
         try:
-            made = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+            made = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL, 0o644)  # nothing goes in
             try:
                 os.fchmod(made, 0o644)  # whatever the umask: the others have to open it
             finally:

@@ -491,17 +491,17 @@ def test_a_worker_sees_no_secret_of_the_user(misbehaviours, monkeypatch):
 ASKED = """
 import ctypes, os, signal, subprocess, sys, threading, time
 from pathlib import Path
-from kernelderby.measure.fence import marks, notices, seccomp, watcher
+from kernelderby.measure.fence import marks, seccomp, watcher
 
 other = int(sys.argv[1])
-number = watcher.next_mark()
+number, channel = watcher.next_mark(), watcher.channel()
 worker = os.fork()
 if worker:
     assert marks.mark(number, worker)
     sys.exit(os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1]))
 while not marks.of(os.getpid()):
     time.sleep(0.01)
-assert seccomp.watched(marks.run_of(number)) and seccomp.protect([])
+assert seccomp.watched(channel) and seccomp.protect([])
 libc = ctypes.CDLL(None, use_errno=True)
 threads = [int(each) for each in os.listdir(f"/proc/{other}/task")]
 assert len(threads) > 1

@@ -100,6 +100,11 @@ def own_caches(folder: Path) -> dict[str, str]:
     return {**found, "HOME": str(home), **user_base()}
 
 
+def caches_of_judge(folder: Path) -> dict[str, str]:
+    """Where libraries keep what they compile for a definition."""
+    return {name: str(folder / part) for name, part in _CACHES.items() if name != "XDG_CACHE_HOME"}
+
+
 def user_base() -> dict[str, str]:
     return {"PYTHONUSERBASE": site.getuserbase()}
 

@@ -1,5 +1,7 @@
-"""Landlock: from now on this process, and all that it starts, may write only beneath a few folders and signal nobody
-else. Reading stays free. Linux 5.13 and newer, x86-64 and aarch64 alike (<linux/landlock.h>, landlock(7))."""
+"""Landlock: from now on this process, and all that it starts, may write only beneath a few folders, signal nobody
+else and, where that is asked for, read some places only.
+
+Linux 5.13 and newer, x86-64 and aarch64 alike (<linux/landlock.h>, landlock(7))."""
 
 from __future__ import annotations
 
@@ -16,9 +18,11 @@ _O_PATH = getattr(os, "O_PATH", 0)
 
 # LANDLOCK_ACCESS_FS_*: write to files, remove files and folders, make each kind of entry
 _WRITE_FILE = 1 << 1
+_READ_FILE, _READ_FOLDER = 1 << 2, 1 << 3
+_NEW_AND_EMPTY = 1 << 4 | 1 << 8  # remove empty folders, make files without opening them to write
 _CHANGE_ENTRIES = sum(1 << bit for bit in range(4, 13))
 _REFER, _TRUNCATE = 1 << 13, 1 << 14  # since versions 2 and 3
-_OF_A_FILE = _WRITE_FILE | _TRUNCATE
+_OF_A_FILE = _WRITE_FILE | _TRUNCATE | _READ_FILE
 _SCOPE_SIGNAL = 1 << 1  # since version 6
 
 
@@ -39,18 +43,23 @@ def version() -> int:
         return 0
 
 
-def writes_only_beneath(folders: Collection[Path]) -> bool:
-    """False where the kernel cannot; the process is then as free as before. Folders that do not exist are left out."""
+def writes_only_beneath(
+    folders: Collection[Path], readable: Collection[Path] | None = None, empty: Collection[Path] = ()
+) -> bool:
+    """False where the kernel cannot; the process is then as free as before. Folders that do not exist are left out.
+    readable: what may be read besides; None: everything. empty: where empty files may be made (locks)."""
     has = version()
     if not has:
         return False
     rights = _WRITE_FILE | _CHANGE_ENTRIES | (_REFER if has >= 2 else 0) | (_TRUNCATE if has >= 3 else 0)
-    asked = _Ruleset(rights, 0, _SCOPE_SIGNAL if has >= 6 else 0)
+    reads = 0 if readable is None else _READ_FILE | _READ_FOLDER
+    asked = _Ruleset(rights | reads, 0, _SCOPE_SIGNAL if has >= 6 else 0)
     size = 24 if has >= 6 else 8  # an older kernel knows fewer fields
     ruleset = _call(_CREATE_RULESET, ctypes.byref(asked), size, 0)
     try:
-        for folder in folders:
-            _allow(ruleset, folder, rights)
+        for granted, places in ((rights | reads, folders), (reads, readable or ()), (_NEW_AND_EMPTY, empty)):
+            for place in places:
+                _allow(ruleset, place, granted)
         if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
             return False
         _call(_RESTRICT_SELF, ruleset, 0)

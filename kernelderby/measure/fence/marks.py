@@ -23,8 +23,9 @@ def new_run() -> int:
     return _LEAST + (secrets.randbits(38) << RUN_BITS)
 
 
-def run_of(number: int) -> int:
-    return number >> RUN_BITS << RUN_BITS
+def last_of(run: int) -> int:
+    """The mark of the run's own process: a process lowers its limit, so it is the highest."""
+    return run + (1 << RUN_BITS) - 1
 
 
 def mark(number: int, pid: int = 0) -> bool:

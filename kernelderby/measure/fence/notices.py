@@ -7,7 +7,6 @@ whom a process may signal from version 6 on, and nothing of processors and prior
 
 from __future__ import annotations
 
-import array
 import ctypes
 import errno
 import fcntl
@@ -25,48 +24,29 @@ _CONTINUE = 1
 _KILL = {62, 129}  # on x86-64 and aarch64, and no other call that is asked for: below 0 stands a group
 
 
-def listening(run: int) -> socket.socket | None:
-    """Where workers of that run hand in their filters. None where there are no such sockets."""
+def handed_in(channel: int, descriptor: int) -> bool:
+    """A filter's descriptor reaches the watcher at the other end of the channel, and it has said so."""
     try:
-        found = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        found.bind(_address(run))
-        found.listen(64)
-    except OSError:
-        return None
-    return found
-
-
-def handed_in(run: int, descriptor: int) -> bool:
-    """The other side: a filter's descriptor reaches the watcher of that run."""
-    try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as channel:
-            channel.settimeout(10)
-            channel.connect(_address(run))
-            channel.sendmsg([b"f"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [descriptor]))])
-            return channel.recv(1) == b"f"
+        asked, answered = socket.socketpair()
+        with asked, answered, socket.socket(fileno=os.dup(channel)) as watcher:
+            asked.settimeout(10)
+            socket.send_fds(watcher, [b"f"], [descriptor, answered.fileno()])
+            answered.close()
+            return asked.recv(1) == b"f"
     except OSError:
         return False
 
 
-def received(listener: socket.socket) -> list[int]:
-    """Descriptors that one process of our user has handed in."""
-    found = array.array("i")
-    try:
-        channel, _ = listener.accept()
-        with channel:
-            channel.settimeout(1)
-            _, user, _ = struct.unpack("3i", channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-            _, ancillary, _, _ = channel.recvmsg(1, socket.CMSG_LEN(4), socket.MSG_CMSG_CLOEXEC)
-            for _, _, data in ancillary:
-                found.frombytes(data)
-            if user == os.getuid():
-                channel.send(b"f")
-                return list(found)
-    except OSError:
-        pass
+def received(channel: socket.socket) -> int | None:
+    """The watcher's end: a filter's descriptor, -1 for something else; None when nobody is left to hand one in."""
+    data, found, _, _ = socket.recv_fds(channel, 1, 2, socket.MSG_CMSG_CLOEXEC)
+    if len(found) == 2:
+        with suppress(OSError), socket.socket(fileno=found[1]) as answered:
+            answered.send(b"f")
+        return found[0]
     for each in found:
         os.close(each)
-    return []
+    return -1 if data else None
 
 
 def answer(descriptor: int) -> bool:
@@ -104,7 +84,3 @@ def _group(group: int) -> list[int]:
             except OSError:
                 continue
     return found
-
-
-def _address(run: int) -> str:
-    return f"\0kernelderby-{run >> marks.RUN_BITS}"

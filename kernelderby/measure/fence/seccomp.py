@@ -122,21 +122,32 @@ def can_ask() -> bool:
 def protect(processes: Collection[int]) -> bool:
     """From now on this process, and all that it starts, is held to the tables above. processes: those of the run, which
     with our ancestors and their groups get no signals. False where the kernel cannot."""
+    return _protect(processes, of_judge=False)
+
+
+def _protect(processes: Collection[int], of_judge: bool) -> bool:
     if not has_seccomp():
         return False
     held = {1, *processes, *_ancestors()}
     targets = sorted({value & 0xFFFFFFFF for pid in held for value in (pid, -pid)})
-    program = _program(targets, _has_service())
+    program = _program(targets, _has_service(), of_judge)
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
         return False
     return bool(libc.prctl(_PR_SET_SECCOMP, _FILTER, ctypes.byref(_Program(len(program) // 8, program)), 0, 0) == 0)
 
 
-def watched(run: int) -> bool:
-    """From now on the watcher of a run decides whom this process, and all that it starts, may signal or move to other
-    processors: see notices.py. Before protect(), which closes the way to the watcher. False where the kernel cannot ask
-    or another filter asks already (some containers'); then protect()'s tables and landlock are all there is."""
+def protect_from_judge(processes: Collection[int]) -> bool:
+    """The same for the judge's own process, in which definitions run. It marks, signals and hands descriptors to its
+    workers, and gives its files their permissions."""
+    return _protect(processes, of_judge=True)
+
+
+def watched(channel: int) -> bool:
+    """From now on the watcher at the other end decides whom this process, and all that it starts, may signal or
+    move to other processors: see notices.py. Before protect(), which closes the way to the watcher. False where the
+    kernel cannot ask or another filter asks already (some containers'); then protect()'s tables and landlock are all
+    there is."""
     if not has_seccomp():
         return False
     libc = ctypes.CDLL(None, use_errno=True)
@@ -147,7 +158,7 @@ def watched(run: int) -> bool:
     if descriptor < 0:
         return False
     try:
-        return notices.handed_in(run, descriptor)
+        return notices.handed_in(channel, descriptor)
     finally:
         os.close(descriptor)
 
@@ -185,7 +196,7 @@ def _ancestors() -> set[int]:
         pid = parent
 
 
-def _program(targets: Collection[int], has_service: bool) -> bytes:
+def _program(targets: Collection[int], has_service: bool, of_judge: bool) -> bytes:
     architecture, column = _ARCHITECTURES[platform.machine()]
     code: list[Instruction] = [(_LOAD, 0, 0, _ARCHITECTURE), (_EQUAL, 1, 0, architecture), (_RETURN, 0, 0, _REFUSE)]
     code.append((_LOAD, 0, 0, _NUMBER))
@@ -198,11 +209,13 @@ def _program(targets: Collection[int], has_service: bool) -> bytes:
         (_WITHOUT_EFFECT, _FAIL),
     ):
         for name, numbers in table.items():
-            if not (has_service and name in _MESSAGES):
+            if not ((has_service or of_judge) and name in _MESSAGES):
                 code += _rule(numbers[column], [(_RETURN, 0, 0, answer)])
     for numbers in _TARGETED.values():
         code += _rule(numbers[column], _answered_when(0, targets, _REFUSE))
-    for numbers, argument, values in _WITH.values():
+    for name, (numbers, argument, values) in _WITH.items():
+        if of_judge and name == "setrlimit":
+            continue
         code += _rule(numbers[column], _answered_when(argument, values, _REFUSE))
     families = (*_FAMILIES, _AF_UNIX) if has_service else _FAMILIES
     code += _rule(_SOCKET[column], [*_answered_when(0, families, _ALLOW)[:-1], *_socket_of_the_driver(), _REFUSED_HERE])
@@ -211,9 +224,13 @@ def _program(targets: Collection[int], has_service: bool) -> bytes:
     makes_one = [_argument(0), (_ANY_BIT, 0, 1, _NAMESPACES), (_RETURN, 0, 0, _REFUSE), (_RETURN, 0, 0, _ALLOW)]
     code += _rule(_CLONE[column], makes_one)
     for name, (numbers, argument) in _OF_ITSELF.items():
+        if of_judge and name == "prlimit64":  # its workers mark themselves, under this filter too
+            code += _rule(numbers[column], [*_answered_when(argument, [0], _ALLOW)[:-1], _REFUSED_HERE])
+            continue
         code += _rule(numbers[column], [*_of_itself(name), *_answered_when(argument, [0], _ALLOW)[:-1], _REFUSED_HERE])
-    for numbers, argument in _MODES.values():
-        all_of_it = [_argument(argument), (_AND, 0, 0, _OF_THE_OWNER), (_EQUAL, 0, 1, _OF_THE_OWNER)]
+    for name, (numbers, argument) in _MODES.items():
+        least = 0o600 if of_judge and name == "fchmod" else _OF_THE_OWNER
+        all_of_it = [_argument(argument), (_AND, 0, 0, least), (_EQUAL, 0, 1, least)]
         code += _rule(numbers[column], [*all_of_it, (_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _FAIL)])
     return _packed([*code, (_RETURN, 0, 0, _ALLOW)])
 

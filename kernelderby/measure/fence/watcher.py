@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import os
 import select
+import socket
 import subprocess
 import sys
 import threading
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
@@ -19,23 +21,54 @@ from kernelderby.measure.fence import marks, notices
 
 _POLL_MS = 200  # where the kernel has no descriptor of a process
 _lock = threading.Lock()
-_watchers: dict[int, tuple[int, count[int], int]] = {}  # this process's id -> run, marks, the watcher's id
+
+
+@dataclass(frozen=True, slots=True)
+class _Watcher:
+    """channel: where workers hand in their filters (notices.handed_in)."""
+
+    run: int
+    numbers: count[int]
+    pid: int
+    channel: int
+
+
+_watchers: dict[int, _Watcher] = {}  # this process's id
 
 
 def next_mark() -> int:
     """A number for marks.mark(), with a watcher that lives: one more worker of this process. It starts the watcher."""
     with _lock:
-        held = _watchers.get(os.getpid())
-        if held is None or not _lives(held[2]):
-            run = marks.new_run()
-            held = _watchers[os.getpid()] = (run, count(run + 1), _started(run))
-        return next(held[1])
+        return next(_own().numbers)
+
+
+def mark_this() -> None:
+    """This process and all that it starts from here on: what it leaves behind ends with it. Its workers' marks are
+    lower ones."""
+    with _lock:
+        marks.mark(marks.last_of(_own().run))
 
 
 def pids() -> set[int]:
     """Of the watcher of this process, which no worker may signal."""
     held = _watchers.get(os.getpid())
-    return {held[2]} if held else set()
+    return {held.pid} if held else set()
+
+
+def channel() -> int:
+    """To the watcher of this process, for a worker to inherit; -1 without one."""
+    held = _watchers.get(os.getpid())
+    return held.channel if held else -1
+
+
+def _own() -> _Watcher:
+    held = _watchers.get(os.getpid())
+    if held is None or not _lives(held.pid):
+        if held is not None:
+            os.close(held.channel)
+        run = marks.new_run()
+        held = _watchers[os.getpid()] = _Watcher(run, count(run + 1), *_started(run))
+    return held
 
 
 def can_watch() -> bool:
@@ -47,16 +80,18 @@ def can_watch() -> bool:
     return found
 
 
-def _started(run: int) -> int:
+def _started(run: int) -> tuple[int, int]:
+    """Its process id, and our end of the channel."""
     package = str(Path(__file__).resolve().parents[3])
     told, tell = os.pipe()
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         pid = os.posix_spawn(
             sys.executable,
             [sys.executable, "-S", "-P", "-m", __name__, str(run), str(os.getpid())],
             {**os.environ, "PYTHONPATH": package, "PYTHONDONTWRITEBYTECODE": "1"},
             file_actions=[
-                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_DUP2, theirs.fileno(), 0),
                 (os.POSIX_SPAWN_DUP2, tell, 1),
                 (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0),
             ],
@@ -64,9 +99,10 @@ def _started(run: int) -> int:
         )
     finally:
         os.close(tell)
+        theirs.close()
     os.read(told, 1)  # it listens, or has ended
     os.close(told)
-    return pid
+    return pid, ours.detach()
 
 
 def _lives(pid: int) -> bool:
@@ -85,15 +121,17 @@ def main() -> None:
         poll.register(parent_ends, select.POLLIN)
     except (OSError, AttributeError):
         parent_ends = -1
-    listening = notices.listening(run)
-    if listening is not None:
-        poll.register(listening, select.POLLIN)
+    channel = socket.socket(fileno=0)
+    poll.register(channel, select.POLLIN)
     os.write(1, b"ready\n")
     while os.getppid() == parent:
         for descriptor, event in poll.poll(None if parent_ends >= 0 else _POLL_MS):
-            if listening is not None and descriptor == listening.fileno():
-                for each in notices.received(listening):
-                    poll.register(each, select.POLLIN)
+            if descriptor == channel.fileno():
+                filter_of_one = notices.received(channel)
+                if filter_of_one is None:
+                    poll.unregister(channel)
+                elif filter_of_one >= 0:
+                    poll.register(filter_of_one, select.POLLIN)
             elif descriptor != parent_ends and not (event & select.POLLIN and notices.answer(descriptor)):
                 poll.unregister(descriptor)
                 os.close(descriptor)

@@ -1,36 +1,88 @@
-"""One import of torch for the judge and its workers on a CPU: a command that has read nothing yet imports it, forks
-the fork server, and goes on as the judge.
+"""What a command does that judges in its own process, before it has read anything.
 
-What a process holds when it forks, its workers can read. So the command begins again in an environment that workers may
-see, and forks before it has opened a set or drawn a secret; a command line with a secret forks nothing.
+It begins again in an environment without the user's secrets, and puts on the fence for what definitions do there
+(fence/enclosed.py). On a CPU it then imports torch once for the judge and its workers, forks the fork server, and goes
+on as the judge. What a process holds when it forks, its workers can read: so it forks before it has opened a set or
+drawn a secret; a command line with a secret forks nothing.
 """
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
 import runpy
 import signal
 import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
 
+from kernelderby.measure.fence import enclosed, folders
 from kernelderby.measure.fence.folders import allowed_environment
 from kernelderby.measure.wire import start
 from kernelderby.measure.wire.process import worker_environment
+from kernelderby.measure.wire.sources import cache_folder
+from kernelderby.store.appended import LOCK_FOLDER
 
 _OF_THE_COMMAND = re.compile(r"COLUMNS|LINES|NO_COLOR|FORCE_COLOR|PWD|CI|PYTHON[A-Z]+")
 _SINGLE = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")  # of threads that a library starts when it is imported
+_FENCED_ON_GPUS = False  # not tried there yet
+_SCRATCH = "kernelderby-judge-"
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGALRM)
 
 
-def import_torch_for_all() -> None:
-    """Without effect where this process is not a command that has just begun; workers then begin as everywhere."""
-    if not _has_just_begun():
+def begin_judging(
+    root: Path,
+    writable: Sequence[Path] = (),
+    readable: Sequence[Path | str] = (),
+    on_gpu: bool = True,
+    shares_torch: bool = False,
+    has_sockets: bool = False,
+) -> None:
+    """Without effect where this process is not a command that has just begun: no fence then, and workers begin as
+    everywhere. writable, readable: besides caches and the set, of the user's home. shares_torch: with workers
+    on a CPU. has_sockets: it uses a tool that needs some."""
+    if not _has_just_begun() or (on_gpu and not _FENCED_ON_GPUS):
         return
+    scratch = _scratch_of_this()
+    if scratch is None:
+        _begin_again()
+        return
+    caches = cache_folder()
+    for folder in (caches, *(each for each in writable if each.parent == root and (root / "definitions").is_dir())):
+        with suppress(OSError):  # who writes there says so
+            folder.mkdir(parents=True, exist_ok=True)
+    given = {Path(each).absolute() for each in readable}
+    enclosed.enclose(
+        [*writable, caches],
+        [root, caches, *writable, *given, *(each.resolve() for each in given)],
+        *(LOCK_FOLDER, scratch, has_sockets),
+    )
+    if shares_torch and not any(each.startswith("--secret") for each in sys.argv[1:]):
+        _import_torch_for_all()
+
+
+def _begin_again() -> None:
+    """With a folder for temporary files, and caches that are the judge's."""
     own = {name: value for name, value in os.environ.items() if _OF_THE_COMMAND.fullmatch(name)}
-    seen = allowed_environment(os.environ) | own
-    if seen.keys() != os.environ.keys():
-        sys.stdout.flush()
-        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], seen)
+    environment = allowed_environment(os.environ) | own | folders.caches_of_judge(cache_folder() / "judge")
+    environment["TMPDIR"] = tempfile.mkdtemp(prefix=_SCRATCH)
+    sys.stdout.flush()
+    os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
+
+
+def _scratch_of_this() -> Path | None:
+    """The folder that _begin_again() has made; removed at the end."""
+    folder = Path(os.environ.get("TMPDIR", "/"))
+    if not folder.name.startswith(_SCRATCH) or not folder.is_dir():
+        return None
+    atexit.register(folders.remove_tree, folder)
+    return folder
+
+
+def _import_torch_for_all() -> None:
     given = {name: os.environ.get(name) for name in _SINGLE}
     os.environ.update(dict.fromkeys(_SINGLE, "1"))
     try:
@@ -45,7 +97,7 @@ def import_torch_for_all() -> None:
 
 
 def _has_just_begun() -> bool:
-    """The program is the command itself, alone in its process, without a secret and without a deadline."""
+    """The program is the command itself, alone in its process, and without a deadline."""
     main = sys.modules["__main__"]
     name = getattr(main.__spec__, "name", None) or os.path.basename(getattr(main, "__file__", None) or "")
     own = sys.argv[1:]
@@ -53,7 +105,6 @@ def _has_just_begun() -> bool:
         sys.platform.startswith("linux")
         and name in ("derby", "kernelderby.__main__", "kernelderby.cli.__main__")
         and sys.orig_argv[len(sys.orig_argv) - len(own) :] == own
-        and not any(each.startswith("--secret") for each in own)
         and "torch" not in sys.modules
         and signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
         and len(os.listdir("/proc/self/task")) == 1
@@ -62,7 +113,6 @@ def _has_just_begun() -> bool:
 
 def _serve(channel: int, environment: dict[str, str]) -> None:
     """Becomes what start.ForkServer starts elsewhere: python -P -m ...worker.fork_server CHANNEL."""
-    import atexit
     import gc
 
     for number in _SIGNALS:

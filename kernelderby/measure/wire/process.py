@@ -21,7 +21,7 @@ from typing import Any, ClassVar, cast
 
 import kernelderby
 from kernelderby.errors import DerbyError
-from kernelderby.measure.fence import caches, folders, marks, processes, watcher
+from kernelderby.measure.fence import caches, folders, processes, watcher
 from kernelderby.measure.wire.quoted import quoted
 from kernelderby.measure.wire.replies import UNHEARD, Kind, Reply, errors_of, text
 from kernelderby.measure.wire.sources import cache_folder
@@ -82,11 +82,10 @@ class WorkerProcess:
                 writable=[str(each) for each in writable],
                 judge=os.getpid(),
                 guarded=[os.getpid(), os.getpgrp(), *watcher.pids(), *list(self._alive)[-_PROTECTED:]],
-                run=marks.run_of(number),
+                mark=number,
             )
             self._process = begin(beginning, environment, request_end, reply_end, python)
             self._alive.add(self._process.pid)
-            marks.mark(number, self._process.pid)  # it runs nothing of a solution before it is asked to
         os.close(request_end)
         os.close(reply_end)
         os.set_blocking(self._requests, False)  # a worker that does not read must not hold the run up

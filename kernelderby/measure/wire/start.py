@@ -6,7 +6,6 @@ GPU's machine for a GPU: what CUDA's libraries hold is made in the process that 
 
 from __future__ import annotations
 
-import array
 import atexit
 import json
 import os
@@ -18,7 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from io import BufferedReader
 
-from kernelderby.measure.fence import folders, processes
+from kernelderby.measure.fence import folders, processes, watcher
 
 _PACKAGE = "kernelderby.measure.worker"
 FORK_SERVER = f"{_PACKAGE}.fork_server"
@@ -29,14 +28,14 @@ _PACKET = 32
 @dataclass(frozen=True, slots=True)
 class Beginning:
     """What a worker knows from its start. writable: the only folders that it may write to; without any, no fence.
-    judge: this process. guarded: processes that it must not signal. run: whose watcher says whom it may, 0 for none."""
+    judge: this process. guarded: processes that it must not signal. mark: its own (marks.mark)."""
 
     root: str
     device: str
     writable: list[str]
     judge: int
     guarded: list[int]
-    run: int = 0
+    mark: int
 
 
 class Forked:
@@ -68,7 +67,8 @@ class Forked:
 def spawned(
     beginning: Beginning, environment: Mapping[str, str], requests: int, replies: int, python: str | None = None
 ) -> Process:
-    command = ["-m", f"{_PACKAGE}.serve", str(requests), str(replies), json.dumps(asdict(beginning))]
+    channel = watcher.channel()
+    command = ["-m", f"{_PACKAGE}.serve", *map(str, (requests, replies, channel)), json.dumps(asdict(beginning))]
     return subprocess.Popen(
         [python or sys.executable, "-P", *command],
         cwd="/",  # what lies where the run was started is no library
@@ -76,7 +76,7 @@ def spawned(
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         env=dict(environment),
-        pass_fds=(requests, replies),
+        pass_fds=[each for each in (requests, replies, channel) if each >= 0],
         start_new_session=True,
     )
 
@@ -116,10 +116,9 @@ class ForkServer:
         """None where the server has ended: torch does not load, or nothing can be forked."""
         read_end, write_end = os.pipe()
         request = {"environment": dict(environment), "beginning": asdict(beginning)}
-        descriptors = array.array("i", [requests, replies, write_end])
+        descriptors = [requests, replies, write_end, watcher.channel()]
         try:
-            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)]
-            self._channel.sendmsg([json.dumps(request).encode()], rights)
+            socket.send_fds(self._channel, [json.dumps(request).encode()], descriptors)
             pid = self._channel.recv(_PACKET)
         except OSError:  # it has ended, or does not answer in time
             pid = b""

@@ -1,14 +1,13 @@
 """A process that has imported what takes seconds and forks workers on a CPU: python -P -m ...worker.fork_server SOCKET.
 
 It runs nothing of a solution, nor of the set, and knows nothing of the judge but its process id. Each request on its
-socket (one packet: JSON, with three descriptors) becomes a process of its own, a child of the judge: what forked it
+socket (one packet: JSON, with four descriptors) becomes a process of its own, a child of the judge: what forked it
 ends at once, and the judge is the subreaper. Only then does it go on as any worker does, fences included
 (serve.serve()). The server ends when the judge closes the socket or dies.
 """
 
 from __future__ import annotations
 
-import array
 import ctypes
 import gc
 import importlib
@@ -25,7 +24,7 @@ import numpy
 from kernelderby.measure.worker.serve import serve
 
 _PR_SET_DUMPABLE = 4  # <linux/prctl.h>
-_DESCRIPTORS = 3  # requests, replies, log
+_DESCRIPTORS = 4  # requests, replies, log, the watcher's channel
 _PACKET = 1 << 17
 _IMPORTED = (
     "torch",
@@ -82,11 +81,8 @@ def _in_a_new_process(channel: socket.socket) -> tuple[int, int, dict[str, Any]]
 
 
 def _received(channel: socket.socket) -> tuple[bytes, list[int]]:
-    data, ancillary, _, _ = channel.recvmsg(_PACKET, socket.CMSG_LEN(_DESCRIPTORS * 4), socket.MSG_CMSG_CLOEXEC)
-    descriptors = array.array("i")
-    for _, _, held in ancillary:
-        descriptors.frombytes(held)
-    return data, list(descriptors)
+    data, descriptors, _, _ = socket.recv_fds(channel, _PACKET, _DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
+    return data, descriptors
 
 
 def _begun(request: dict[str, Any], descriptors: list[int], middle: int) -> tuple[int, int, dict[str, Any]]:
@@ -95,7 +91,7 @@ def _begun(request: dict[str, Any], descriptors: list[int], middle: int) -> tupl
     while os.getppid() == middle:  # or its end would be taken for the judge's
         time.sleep(0.0005)
     os.setsid()
-    requests, replies, log = descriptors
+    requests, replies, log, watcher = descriptors
     for standard in (1, 2):
         os.dup2(log, standard)
     os.close(log)
@@ -104,7 +100,7 @@ def _begun(request: dict[str, Any], descriptors: list[int], middle: int) -> tupl
     os.environ.update(request["environment"])
     tempfile.tempdir = None  # TMPDIR is another one
     numpy.random.seed()
-    return requests, replies, request["beginning"]
+    return requests, replies, {**request["beginning"], "channel": watcher}
 
 
 if __name__ == "__main__":

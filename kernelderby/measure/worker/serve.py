@@ -1,4 +1,6 @@
-"""A process that runs one solution: python -m kernelderby.measure.worker.serve REQUESTS REPLIES (two pipe descriptors).
+"""A process that runs one solution: python -m kernelderby.measure.worker.serve REQUESTS REPLIES CHANNEL BEGINNING
+
+Three descriptors, and the JSON of a start.Beginning.
 
 Requests and replies are JSON objects, one a line. The replies have a pipe of their own, so that nothing a solution
 prints can be taken for one. Each request names a `command` (a method of commands.Worker) and its arguments; each reply
@@ -21,6 +23,7 @@ from typing import Any
 from msgspec import Struct
 
 from kernelderby.errors import DerbyError
+from kernelderby.measure.fence import marks
 from kernelderby.measure.fence.confine import confine
 from kernelderby.measure.wire.replies import Wrong, sent, sent_failure
 from kernelderby.measure.worker.channel import Channel
@@ -48,8 +51,8 @@ def answer(command: Callable[..., Struct], arguments: dict[str, Any]) -> dict[st
 
 
 def main() -> None:
-    requests, replies, beginning = int(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3])
-    serve(requests, replies, **beginning)
+    requests, replies, channel = map(int, sys.argv[1:4])
+    serve(requests, replies, **json.loads(sys.argv[4]), channel=channel)
 
 
 def serve(
@@ -60,9 +63,10 @@ def serve(
     writable: Collection[str],
     judge: int,
     guarded: Collection[int],
-    run: int,
+    mark: int,
+    channel: int = -1,
 ) -> None:
-    """Answers until the pipe of requests ends; see start.Beginning."""
+    """Answers until the pipe of requests ends; see start.Beginning. channel: to the run's watcher."""
     # The worker must not outlive a killed runner. Linux only; elsewhere the closed pipe ends it, once it is idle.
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -71,14 +75,15 @@ def serve(
     for limit, value in ((resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, _FILE_BYTES)):
         most = resource.getrlimit(limit)[1]
         resource.setrlimit(limit, (value if most < 0 else min(value, most),) * 2)
-    confine(writable, guarded, run)
+    marks.mark(mark)  # before it runs anything of a solution
+    confine(writable, guarded, channel)
     for descriptor in (requests, replies):
         os.set_inheritable(descriptor, False)  # a solution's own subprocesses must not hold the pipes open
     worker = Worker(root, device)
-    worker.channel = channel = Channel(requests, replies)
-    for line in channel.requests():
+    worker.channel = asked = Channel(requests, replies)
+    for line in asked.requests():
         request = json.loads(line)
-        channel.write(answer(worker.command(request.pop("command")), request))
+        asked.write(answer(worker.command(request.pop("command")), request))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,147 @@
+"""A definition runs in the judge's process, and the judge is fenced: what a hostile one can do with `derby check`."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from kernelderby.measure.fence import landlock, marks, seccomp
+
+pytest.importorskip("torch")
+fenced = pytest.mark.skipif(not (landlock.version() and seccomp.has_seccomp()), reason="this kernel has no such fences")
+
+HOSTILE = """
+import json, os, resource, socket, subprocess, sys, tempfile
+from pathlib import Path
+
+HOME = Path(os.environ["HOME"])
+SET = HOME.parent / "set"
+
+
+def tried(what):
+    try:
+        what()
+    except OSError as error:
+        return type(error).__name__
+    return "done"
+
+
+def connect(address):
+    with socket.socket(socket.AF_UNIX) as caller:
+        caller.connect(address)
+
+
+def limit(process):
+    resource.prlimit(process, resource.RLIMIT_CORE, resource.prlimit(process, resource.RLIMIT_CORE))
+
+
+tries = {
+    "write the home": lambda: (HOME / "new").write_text("x"),
+    "write a file of the set": lambda: (SET / "mine.py").open("a"),
+    "add a solution": lambda: (SET / "definitions" / "mine.json").write_text("{}"),
+    "write /tmp": lambda: Path("/tmp/of-a-hostile-definition").write_text("x"),
+    "read a key": lambda: (HOME / ".ssh" / "id").read_text(),
+    "list hidden": lambda: os.listdir(HOME / ".ssh"),
+    "open what is readable to all": lambda: os.chmod(HOME / ".ssh" / "id", 0o644),
+    "network": lambda: socket.socket(socket.AF_INET),
+    "talk to a service": lambda: connect(str(HOME / "service")),
+    "environment of the shell": lambda: Path(f"/proc/{os.getppid()}/environ").read_bytes(),
+    "signal the shell": lambda: os.kill(os.getppid(), 0),
+    "limit the shell": lambda: limit(os.getppid()),
+    "read the set": lambda: (SET / "mine.py").read_text(),
+    "read the home": lambda: (HOME / "notes").read_text(),
+    "temporary": lambda: tempfile.mkdtemp(),
+}
+
+
+found = {name: tried(what) for name, what in tries.items()}
+found["secrets"] = [name for name in os.environ if "TOKEN" in name] + (
+    ["environ"] if b"TOKEN" in Path("/proc/self/environ").read_bytes() else []
+)
+left = subprocess.Popen(["sleep", "300"], start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+found["left"] = left.pid
+if (place := Path(os.environ["XDG_CACHE_HOME"]) / "kernelderby" / "found.json") and not place.exists():
+    place.write_text(json.dumps(found))
+"""
+# Permissions: without an effect, as asserted below.
+MAY = {"open what is readable to all": "done", "read the set": "done", "read the home": "done", "temporary": "done"}
+
+
+@fenced
+def test_a_hostile_definition_is_held_by_the_fence_of_the_judge(tmp_path, derby, monkeypatch):
+    import socket
+
+    home, own = tmp_path / "home", tmp_path / "set"
+    for folder in (home / ".ssh", own / "definitions"):
+        folder.mkdir(parents=True)
+    (home / ".ssh" / "id").write_text("key")
+    (home / ".ssh" / "id").chmod(0o600)
+    (home / "notes").write_text("notes")
+    monkeypatch.chdir(own)
+    derby("new", "operator", "twice", "x:f16[T,D]", "--run", "x * 2", "--size", "T=2,4", "--size", "D=16")
+    (own / "mine.py").write_text("def run(x):\n    return x * 2\n")
+    (source,) = (own / "definitions").rglob("twice.py")
+    source.write_text(source.read_text() + HOSTILE)
+    before = {path: path.read_bytes() for path in own.rglob("*") if path.is_file()}
+    with socket.socket(socket.AF_UNIX) as service:
+        service.bind(str(home / "service"))
+        service.listen()
+        command = [sys.executable, "-m", "kernelderby", "check", "mine.py", "--for", "twice", "--device", "cpu"]
+        environment = os.environ | {"HOME": str(home), "MY_TOKEN": "x", "XDG_CACHE_HOME": str(tmp_path / "cache")}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads((tmp_path / "cache/kernelderby/found.json").read_text())
+    left, secrets = found.pop("left"), found.pop("secrets")
+    assert {name: end for name, end in found.items() if end == "done"} == MAY
+    assert found["read a key"] == found["write a file of the set"] == "PermissionError"
+    assert found["talk to a service"] == "ConnectionRefusedError"
+    assert secrets == []
+    assert {path: path.read_bytes() for path in before} == before
+    assert (home / ".ssh" / "id").stat().st_mode & 0o777 == 0o600
+    for _ in range(50):
+        if marks.is_dead(left):
+            break
+        subprocess.run(["sleep", "0.1"])
+    assert marks.is_dead(left), "the watcher ends what the definition has left"
+
+
+EMPTY = """
+import os, sys
+from pathlib import Path
+from kernelderby.measure.fence import landlock
+
+mine, locks, hidden = map(Path, sys.argv[1:])
+assert landlock.writes_only_beneath([mine], [Path("/usr"), locks], [locks])
+os.close(os.open(locks / "new", os.O_RDONLY | os.O_CREAT | os.O_EXCL))
+(locks / "folder").rmdir()
+for what in (
+    lambda: (locks / "new").write_text("x"),
+    lambda: (locks / "kept").unlink(),
+    lambda: (locks / "kept").write_text(""),
+    lambda: (hidden / "key").read_text(),
+    lambda: os.listdir(hidden),
+):
+    try:
+        what()
+    except PermissionError:
+        continue
+    raise SystemExit("not refused")
+(mine / "new").write_text((locks / "kept").read_text())
+print((mine / "new").read_text())
+"""
+
+
+@fenced
+def test_locks_are_made_where_nothing_is_written_and_what_is_not_named_is_not_read(tmp_path):
+    places = [tmp_path / name for name in ("mine", "locks", "hidden")]
+    for each in places:
+        each.mkdir()
+    (tmp_path / "locks/folder").mkdir()
+    (tmp_path / "locks/kept").write_text("kept")
+    (tmp_path / "hidden/key").write_text("key")
+    done = subprocess.run([sys.executable, "-c", EMPTY, *map(str, places)], capture_output=True, text=True)
+    assert done.stdout == "kept\n", done.stderr
