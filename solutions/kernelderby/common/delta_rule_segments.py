@@ -5,28 +5,33 @@ import functools
 import torch
 
 CHUNK, STATE_BYTES = 64, 6 * 128 * 128 + 16  # tokens; scratch of a segment and head
-FOLLOW, LAUNCH = 1.0, 4.0  # in times of a chunk: a segment before, and a second kernel
+# Measured on an H200, in times of a chunk: to go through a segment before, to start a second kernel, and by how much a
+# chunk takes longer where all multiprocessors are at work, which share the L2 cache.
+FOLLOW, LAUNCH, BUSY = 1.0, 3.0, 0.5
 UNCUT = 1 << 20
 
 
 @functools.cache
-def chunks_of_segment(chunks, states, changes, processors):
-    """Chunks after which to cut sequences of so many chunks, or UNCUT: what takes the least time.
+def chunks_of_segment(chunks, sequences, heads, changes, processors):
+    """Chunks after which to cut sequences, or UNCUT: what takes the least time.
 
-    states: heads of all sequences, each the work of two blocks; changes: blocks for what a segment changes of a state.
-    Of n segments the first kernel carries the first one and finds the changes of those between, the second one carries
-    all others.
+    chunks: of all sequences; heads: of each, two blocks' work; changes: blocks for what a segment changes of a head's
+    state. The first kernel carries each sequence's first segment and finds the changes of those between, the second
+    one carries all others.
     """
-    def turns(blocks):
-        return -(-blocks * states // processors)
+    def kernel(blocks, length):
+        turns, others = divmod(blocks, processors)
+        return length * (turns * (1 + BUSY) + (others > 0) * (1 + BUSY * others / processors))
 
     def cost(length):
-        segments = -(-chunks // length)
-        both = turns(2 + changes * (segments - 2)) + turns(2 * segments - 2)
-        return both * length + FOLLOW * (segments - 2) + LAUNCH
+        segments = -(-chunks // length) + sequences - 1  # or fewer
+        first = heads * (2 * sequences + changes * max(0, segments - 2 * sequences))
+        before = max(0, -(-chunks // (length * sequences)) - 2)
+        return kernel(first, length) + kernel(2 * heads * (segments - sequences), length) + FOLLOW * before + LAUNCH
 
-    length = min((-(-chunks // segments) for segments in range(3, 33)), key=cost)
-    return length if 0 < 2 * length < chunks and cost(length) < 0.95 * turns(2) * chunks else UNCUT
+    each = -(-chunks // sequences)
+    length = min((-(-each // segments) for segments in range(3, 33)), key=cost)
+    return length if 2 * length < each and cost(length) < kernel(2 * heads * sequences, each) else UNCUT
 
 
 def processors_of(device):

@@ -30,7 +30,7 @@ def run(k, w, u, g, initial_state, initial_state_indices, chunk_starts, h, v_new
     128], v_new as u, final_state float32 [1, num_v_heads, 128, 128]. All at addresses that 16 divides."""
     check(k, w, u, g, initial_state, initial_state_indices, chunk_starts, h, v_new, final_state)
     chunks, heads, scratch = len(h), u.shape[1], None
-    length = segments.chunks_of_segment(chunks, heads, 4, segments.processors_of(k.device)) if chunks else 1
+    length = segments.chunks_of_segment(chunks, 1, heads, 4, segments.processors_of(k.device)) if chunks else 1
     if length < chunks:
         parts = -(-chunks // length) - 1
         scratch = torch.empty(parts * heads * segments.STATE_BYTES, dtype=torch.uint8, device=k.device)

@@ -37,7 +37,7 @@ def run(A_log, a, dt_bias, q, k, v, b, initial_state, initial_state_indices, out
     scratch, length = None, segments.UNCUT
     if tokens > RECURRENT:
         chunks, places = -(-tokens // segments.CHUNK), tokens // segments.CHUNK + 1
-        length = segments.chunks_of_segment(chunks, heads, 2, segments.processors_of(q.device))
+        length = segments.chunks_of_segment(chunks, 1, heads, 2, segments.processors_of(q.device))
         parts = places // length + 1 if length < chunks else 0
         scratch = torch.empty((places * RECORD_BYTES + parts * segments.STATE_BYTES) * heads, dtype=torch.uint8,
                               device=q.device)

@@ -39,8 +39,7 @@ def run(A_log, a, dt_bias, q, k, v, b, initial_state, initial_state_indices, cu_
     scratch, length = None, segments.UNCUT
     if tokens > max(sequences, RECURRENT):
         chunks, places = -(-tokens // segments.CHUNK), tokens // segments.CHUNK + sequences
-        length = segments.chunks_of_segment(-(-chunks // sequences), heads * sequences, 2,
-                                            segments.processors_of(q.device))
+        length = segments.chunks_of_segment(chunks, sequences, heads, 2, segments.processors_of(q.device))
         parts = places // length + sequences if length < chunks else 0
         scratch = torch.empty((places * RECORD_BYTES + parts * segments.STATE_BYTES) * heads, dtype=torch.uint8,
                               device=q.device)
