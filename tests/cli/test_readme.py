@@ -1,5 +1,7 @@
-"""The commands that the README shows: each is run as it stands, on a copy of the set, on a machine without a GPU."""
+"""The commands that the README shows: each is run as it stands, on a machine without a GPU, on a copy of the operators
+that they name. DERBY_TESTS_ALL=1 runs them on a copy of the whole set."""
 
+import json
 import os
 import re
 import shlex
@@ -9,6 +11,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from kernelderby.catalog import Catalog
 
 README = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```\n(.*?)^```", README, flags=re.DOTALL | re.MULTILINE)
@@ -22,13 +26,39 @@ SAYS = dict.fromkeys(NEED_GPU, "GPU") | {"derby verify": "sealed"}  # the set ha
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory, checkout):
     """A copy of the set that commands may write to, and a dataset to export into, with rows to merge."""
-    root = tmp_path_factory.mktemp("readme") / "set"
+    root, unnamed = tmp_path_factory.mktemp("readme") / "set", unnamed_operators(Catalog.open(checkout))
+
+    def left_out(folder, names):
+        return [each for each in names if each.partition(".")[0] in unnamed]
+
     for name in ("definitions", "workloads", "solutions", "traces", "blob", "profiles"):
         if (checkout / name).is_dir():
-            shutil.copytree(checkout / name, root / name)
+            shutil.copytree(checkout / name, root / name, ignore=left_out)
+    for path in root.glob("solutions/*/template/solution.toml"):  # names operators, with a reason, a line each
+        lines = path.read_text().splitlines(keepends=True)
+        path.write_text("".join(line for line in lines if line.partition(" =")[0] not in unnamed))
+    (root / "certificates/machine_code").mkdir(parents=True)
+    name = "certificates/machine_code/derby_silu_and_mul.json"  # one: each costs builds
+    shutil.copy(checkout / name, root / name)
+    texts = json.loads((checkout / "certificates/texts.json").read_text())
+    texts["hashes"] = {name: each for name, each in texts["hashes"].items() if has_solution(root, name)}
+    (root / "certificates/texts.json").write_text(json.dumps(texts))
     (root / "dataset" / "definitions").mkdir(parents=True)
-    shutil.copytree(checkout / "traces" / "h200" / "norm", root / "dataset" / "traces" / "h200" / "norm")
+    shutil.copytree(root / "traces" / "h200" / "norm", root / "dataset" / "traces" / "h200" / "norm")
     return root
+
+
+def has_solution(root, name):
+    return any(root.glob(f"solutions/*/*/*/{name}.json"))
+
+
+def unnamed_operators(catalog):
+    """Operators that no command names, neither by themselves nor by a solution of theirs."""
+    if "DERBY_TESTS_ALL" in os.environ:
+        return set()
+    words = {word for line in DERBY for word in re.split("[ ,]", line)}
+    named = {solution.definition for name, solution in catalog.solutions.items() if name in words}
+    return set(catalog.definitions) - words - named
 
 
 def test_the_readme_shows_every_verb():

@@ -19,6 +19,7 @@ OPERATORS = ("topk_filter", "moe_align_block_size", "moe_count_and_sort", "resha
 
 # Mutants run once on little, so they are compiled the fastest way.
 FAST = ("-O0",)
+SHARE = 3  # `make test` takes one mutant of so many, DERBY_TESTS_ALL=1 all: each is a compilation of seconds
 # The sanitizer of undefined behaviour: misaligned vectors and indices beyond an array end the process.
 SANITIZED = ("-O1", "-fsanitize=undefined", "-fno-sanitize-recover=undefined")
 
@@ -72,6 +73,12 @@ def emulated(operator, *edits):
 
     module.library = call
     return module
+
+
+def share_of(mutants):
+    """Those that this run takes, of a list or a dict."""
+    taken = list(mutants)[:: 1 if "DERBY_TESTS_ALL" in os.environ else SHARE]
+    return {name: mutants[name] for name in taken} if isinstance(mutants, dict) else taken
 
 
 def in_a_fork(call):

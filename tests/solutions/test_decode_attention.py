@@ -14,7 +14,7 @@ import pytest
 import torch
 from aot import compile_kernel
 from interpreted import compiled
-from on_host import FAST, HEADERS, nvcc_of, shared_library
+from on_host import FAST, HEADERS, nvcc_of, share_of, shared_library
 from rowwise_cases import CATALOG, case_of, inputs_of, meta_arguments, outputs_of, reference
 
 from kernelderby.measure.judge.cases import case_of_workload, small_cases
@@ -264,7 +264,7 @@ def test_cuda_mutants_fail(where):
     operator, changes, config, edits = CUDA_MUTANTS[where]
     case = case_of(operator, **changes)
     inputs = spoil(operator, inputs_of(operator, case))
-    for edit in [None, *edits]:
+    for edit in [None, *share_of(edits)]:
         status = found(operator, on_cpu(operator, *([edit] if edit else [])), config, inputs, case)[0]
         assert (status is Status.PASSED) == (edit is None), edit
 

@@ -12,7 +12,7 @@ import nvcc
 import pytest
 import torch
 from moe_cases import ROOT
-from on_host import FAST, HEADERS, shared_library
+from on_host import FAST, HEADERS, share_of, shared_library
 
 from kernelderby.catalog import Catalog
 from kernelderby.measure.judge.cases import small_cases
@@ -199,14 +199,14 @@ OF_SEGMENTS = [
 ]
 
 
-@pytest.mark.parametrize("operator, old, new", OF_SEGMENTS)
+@pytest.mark.parametrize("operator, old, new", share_of(OF_SEGMENTS))
 def test_mutants_of_segments_fail(operator, old, new, monkeypatch):
     segments = sys.modules[f"{on_cpu(operator, (old, new)).__name__}.delta_rule_segments"]
     monkeypatch.setattr(segments, "chunks_of_segment", lambda *_: 1)
     assert solved(operator, {**HEADS[operator], **CHUNKS[operator]}, (old, new)).status is not Status.PASSED
 
 
-@pytest.mark.parametrize("operator, old, new", MUTANTS)
+@pytest.mark.parametrize("operator, old, new", share_of(MUTANTS))
 def test_mutants_fail(operator, old, new):
     assert solved(operator, {**HEADS[operator], **CHUNKS[operator]}, (old, new)).status is not Status.PASSED
 

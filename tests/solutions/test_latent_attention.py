@@ -234,7 +234,7 @@ MUTANTS = [
 
 
 @compiled
-@pytest.mark.parametrize("number", range(len(MUTANTS)))
+@pytest.mark.parametrize("number", on_host.share_of(range(len(MUTANTS))))
 def test_mutants_fail(number):
     """A wrong result, or a process that ends: on some of the orders."""
     code = f"import test_latent_attention as t; t.run_mutant({number})"
