@@ -46,16 +46,21 @@ def test_every_published_shape_of_an_operator_is_a_workload(operator):
     assert ours == [shape for name, shape in PUBLISHED if name == operator]
 
 
-@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda one: f"{one.definition}-{one.raw['shape_id']}")
-def test_recorded_cost_is_within_a_hundredth_of_the_published(workload):
-    key = workload.definition, workload.raw["shape_id"]
-    ours = {
-        "flops": sum(workload.cost.flops.values()),
-        "bytes_read": workload.cost.bytes_read,
-        "bytes_written": workload.cost.bytes_written,
-    }
-    far = {figure for figure, count in ours.items() if count != pytest.approx(int(PUBLISHED[key][figure]), rel=0.01)}
-    assert far == DEVIATIONS.get(key, (set(), ""))[0]
+def test_recorded_costs_are_within_a_hundredth_of_the_published():
+    found = {}
+    for workload in WORKLOADS:
+        key = workload.definition, workload.raw["shape_id"]
+        ours = {
+            "flops": sum(workload.cost.flops.values()),
+            "bytes_read": workload.cost.bytes_read,
+            "bytes_written": workload.cost.bytes_written,
+        }
+        far = {
+            figure for figure, count in ours.items() if count != pytest.approx(int(PUBLISHED[key][figure]), rel=0.01)
+        }
+        if far != DEVIATIONS.get(key, (set(), ""))[0]:
+            found[key] = far
+    assert found == {}
 
 
 def test_uuids_follow_from_name_and_shape():
