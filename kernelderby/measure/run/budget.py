@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from kernelderby.measure.run.plan import Job
 
@@ -28,9 +28,8 @@ def in_time(
     left: dict[str, list[Job]] = {}
     for job in sorted(jobs, key=lambda job: hashlib.sha256(job.workload.uuid.encode()).digest(), reverse=True):
         left.setdefault(job.definition.name, []).append(job)
-    usual = statistics.fmean(importance.values()) if importance else 1.0
-    weights = {name: importance.get(name, usual) for name in left}
-    order = sorted(left, key=lambda name: -weights[name])
+    weights = _weights(left, importance)
+    order = by_weight(left, importance)
     while any(left.values()) and now() < end:
         waiting = [name for name in order if left[name]]
         while waiting and now() < end:
@@ -41,3 +40,14 @@ def in_time(
             while left[name] and now() < until:
                 yield left[name].pop()
             waiting.pop(0)
+
+
+def by_weight(names: Collection[str], importance: Mapping[str, float]) -> list[str]:
+    """The most important operator first; those that weigh the same in the order that they have."""
+    weights = _weights(names, importance)
+    return sorted(names, key=lambda name: -weights[name])
+
+
+def _weights(names: Collection[str], importance: Mapping[str, float]) -> dict[str, float]:
+    usual = statistics.fmean(importance.values()) if importance else 1.0
+    return {name: importance.get(name, usual) for name in names}

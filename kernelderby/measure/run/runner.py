@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from kernelderby import __version__
-from kernelderby.catalog import Catalog, published
+from kernelderby.catalog import Catalog, Definition, published
 from kernelderby.catalog.selection import workload_label
 from kernelderby.errors import DerbyError
 from kernelderby.measure.clock.graphs import NotCapturable
@@ -26,7 +26,7 @@ from kernelderby.measure.judge.table import JudgesTable
 from kernelderby.measure.machine.environment import GpuSensors
 from kernelderby.measure.machine.health import Health
 from kernelderby.measure.machine.probe import Machine, exclusive
-from kernelderby.measure.run.budget import in_time
+from kernelderby.measure.run.budget import by_weight, in_time
 from kernelderby.measure.run.contest import Contest
 from kernelderby.measure.run.ledger import Ledger, described, now
 from kernelderby.measure.run.observer import Observer
@@ -106,7 +106,7 @@ class Runner:
             try:
                 yield
             finally:
-                self._workers.end()
+                self._workers.end_all()
                 if self._pacer is not None:
                     self._pacer.end()
                 self._ledger.close()
@@ -152,9 +152,20 @@ class Runner:
                         if job.definition is not definition:
                             self._workers.end()
                             definition = job.definition
+                            self._start_ahead(definition, jobs)
                         self._run_job(left)
         for job in elsewhere:
             self.observer.note(f"{workload_label(job.workload)}: another run measures it; left to that one")
+
+    def _start_ahead(self, definition: Definition, jobs: Sequence[Job]) -> None:
+        """The processes of the definition that most likely comes after this one."""
+        if self.machine.device != "cuda":
+            return  # there they are forked, in no time
+        solutions = {job.definition.name: job.solutions for job in reversed(jobs)}
+        importance = published.importance(self.catalog.root, self.catalog.left_out) if self._end is not None else {}
+        order = by_weight(list(dict.fromkeys(job.definition.name for job in jobs)), importance)
+        after = order.index(definition.name) + 1
+        self._workers.start_ahead(solutions[order[after]] if after < len(order) else ())
 
     def _in_time(self, jobs: list[Job]) -> Iterable[Job]:
         """All of them, or those that the budget allows; what it does not is said."""

@@ -1,8 +1,8 @@
-"""The worker processes of a run: one for each solution of the definition in hand."""
+"""The worker processes of a run: one for each solution of the definition in hand, and those of the next one begun."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -23,11 +23,22 @@ class Workers:
         self.unbuildable: dict[str, Failed] = {}
         self.beside = 1  # processes of the run on the GPU that are no workers: this one, and a pacer
         self._root, self._machine, self._timeout_seconds = root, machine, timeout_seconds
+        self._ahead: dict[str, WorkerProcess] = {}
 
     @property
     def on_gpu(self) -> int:
         """How many processes of the run the driver lists."""
         return len(self.by_name) + self.beside
+
+    def start_ahead(self, solutions: Sequence[Solution]) -> None:
+        """Begins the processes of solutions that come next: importing torch takes seconds of a core that compilation
+        leaves idle. They stand still with the others, hold no solution, and have nothing on the GPU."""
+        for name in [name for name in self._ahead if name not in {each.name for each in solutions}]:
+            self._ahead.pop(name).kill()
+        for solution in solutions:
+            if solution.name not in self._ahead and solution.name not in self.by_name:
+                worker = self._ahead[solution.name] = self._process(solution)
+                worker.send("begin", START_SECONDS)
 
     def load(self, definition: Definition, solutions: Sequence[Solution]) -> Iterator[tuple[Solution, WorkerProcess]]:
         """The solutions that load, each with its worker; those that start do so side by side."""
@@ -54,9 +65,15 @@ class Workers:
         return worker, worker.receive().failed
 
     def _start(self, solution: Solution) -> WorkerProcess:
-        worker = WorkerProcess(self._root, self._machine.device, solution_hash=solution.text_hash)
-        self.by_name[solution.name] = worker
+        begun = self._ahead.pop(solution.name, None)
+        if begun and (begun.receive().failed or not begun.lives()):  # late, or ended while it stood still
+            begun.kill()
+            begun = None
+        self.by_name[solution.name] = worker = begun or self._process(solution)
         return worker
+
+    def _process(self, solution: Solution) -> WorkerProcess:
+        return WorkerProcess(self._root, self._machine.device, solution_hash=solution.text_hash)
 
     def _ask_to_load(self, definition: Definition, solution: Solution) -> None:
         """The answer of its worker is due."""
@@ -72,8 +89,8 @@ class Workers:
 
     def alone(self, worker: WorkerProcess | None = None) -> AbstractContextManager[None]:
         """Meanwhile all the others stand still."""
-        others: Iterable[WorkerProcess] = (each for each in self.by_name.values() if each is not worker)
-        return standing_still(others)
+        all_of_them = [*self.by_name.values(), *self._ahead.values()]
+        return standing_still(each for each in all_of_them if each is not worker)
 
     def release(self) -> None:
         """They let go of the judge's memory."""
@@ -89,5 +106,10 @@ class Workers:
             worker.kill()
 
     def end(self) -> None:
+        """Of those that load."""
         for name in list(self.by_name):
             self.drop(name)
+
+    def end_all(self) -> None:
+        self.end()
+        self.start_ahead(())

@@ -170,9 +170,12 @@ class WorkerProcess:
         """Whether an answer, or a part of it, comes within so many seconds."""
         return bool(self._unread) or (self._replies >= 0 and bool(select.select([self._replies], [], [], seconds)[0]))
 
+    def lives(self) -> bool:
+        return self._process.poll() is None
+
     def is_in_time(self) -> bool:
         """Whether it lives, and has not missed its deadline."""
-        return self._process.poll() is None and time.monotonic() < self._deadline
+        return self.lives() and time.monotonic() < self._deadline
 
     def receive(self) -> Reply:
         """The reply to the last send. A dead or late worker gives one that says so (gone), and is killed with its

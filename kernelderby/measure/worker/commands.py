@@ -102,6 +102,14 @@ class Worker:
         flush_bytes = timing.flush_bytes(self.device) if found.gpu else 0
         return msgspec.structs.replace(found, protocol=protocol, protocol_note=note, flush_bytes=flush_bytes)
 
+    def begin(self) -> Done:
+        """Imports what every solution needs, before one is there."""
+        import kernelderby.measure.clock.timing
+        import kernelderby.measure.worker.build
+        import kernelderby.measure.worker.candidate  # noqa: F401
+
+        return Done()
+
     def load(self, definition: str, solution: str, protocol: str | None = None, guarded: Collection[int] = ()) -> Done:
         """Takes a definition and loads a solution. protocol: the timer is made before any of its code runs. guarded:
         rivals that were started after this process, out of its reach from here on."""
