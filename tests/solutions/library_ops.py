@@ -156,6 +156,21 @@ VLLM = {
         "moe_sum(Tensor input, Tensor! output) -> ()": lambda x, out: moe_sum_reduce(x, out, 1.0),
     },
 }
+VLLM_033 = VLLM | {  # what 0.33.0 has changed of these
+    "_moe_C": {
+        "topk_softmax(Tensor! topk_weights, Tensor! topk_indices, Tensor! token_expert_indices, Tensor gating_output, "
+        "bool renormalize, Tensor? bias, Tensor? is_padding) -> ()": lambda weights, ids, third, logits, renormalize, bias, padding: (
+            topk_softmax(weights, ids, logits, renormalize)
+        ),
+        "moe_align_block_size(Tensor topk_ids, int num_experts, int block_size, Tensor! sorted_token_ids, "
+        "Tensor! experts_ids, Tensor! num_tokens_post_pad, Tensor? maybe_expert_map, Tensor!? scatter_idx=None) -> ()": lambda ids, experts, block, places, blocks, padded, mapping, scatter=None: (
+            align(ids, experts, block, places, blocks, padded, fill=-1)
+        ),
+        "moe_sum(Tensor input, Tensor! output, Tensor? topk_ids=None, Tensor? expert_map=None) -> ()": lambda x, out, ids=None, mapping=None: (
+            moe_sum_reduce(x, out, 1.0)
+        ),
+    },
+}
 SGL = {
     "sgl_kernel": {
         "rmsnorm(Tensor! output, Tensor input, Tensor weight, float eps, bool enable_pdl) -> ()": lambda out, x, weight, eps, pdl: (

@@ -87,6 +87,7 @@ COMPILED = sorted(
     and "vllm.model_executor" not in solution.requires.modules
     and solution.definition not in ("block_scaled_mm", "fp8_blockscale_fused_moe")  # test_competitors.py
 )
+CHANGED_IN_033 = ("vllm_moe_align_block_size", "vllm_moe_sum_reduce", "vllm_moe_topk_gating_softmax")
 HOPPER = Machine("cuda", gpu=GpuSeen("NVIDIA H200", "9.0"))
 
 
@@ -172,22 +173,29 @@ def call_once(function, name):
 
 
 @pytest.fixture(scope="module")
-def stand_ins():
-    """The ops under their real schemas, for as long as this module's tests run."""
+def stand_ins(request):
+    """The ops under the real schemas of one vLLM, for as long as this module's tests run."""
     installed = [module for module in ("vllm", "sgl_kernel") if importlib.util.find_spec(module)]
     if installed:
         pytest.skip(f"{' and '.join(installed)} is installed: its ops cannot be replaced")
     if fakes.fake_sgl_kernel.cache_info().currsize:  # of tests that ran before, under the same names
         fakes.fake_sgl_kernel().library._destroy()
         fakes.fake_sgl_kernel.cache_clear()
-    libraries = library_ops.register({**library_ops.VLLM, **library_ops.SGL, **attention_ops.OPS})
+    libraries = library_ops.register({**request.param, **library_ops.SGL, **attention_ops.OPS})
     yield
     for library in libraries:
         library._destroy()
 
 
 @pytest.mark.parametrize("memory", ["own", "in_place"])
-@pytest.mark.parametrize("name", COMPILED)
+@pytest.mark.parametrize(
+    ("name", "stand_ins"),
+    [
+        *(pytest.param(name, library_ops.VLLM, id=name) for name in COMPILED),
+        *(pytest.param(name, library_ops.VLLM_033, id=f"{name}-0.33") for name in CHANGED_IN_033),
+    ],
+    indirect=["stand_ins"],
+)
 def test_calls_fit_the_schemas(name, memory, stand_ins, monkeypatch, tmp_path):
     shared = RIVALS[name].in_place
     if memory == "in_place" and not shared:
