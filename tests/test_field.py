@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import struct
 import sys
 from types import SimpleNamespace
 
@@ -9,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 from rank_rows import row
 
+from kernelderby.catalog.builds import build_id, version_of_builds
 from kernelderby.catalog.libraries import library_of, library_versions, oldest, pinned_versions
 from kernelderby.errors import DerbyError
 from kernelderby.rank.field import field
@@ -131,6 +133,36 @@ def test_the_command_in_the_checkout(derby, checkout):
     assert all(each["passed"] <= each["workloads"] for each in found["raced"])
 
 
+def elf(build, before=b""):
+    """A 64-bit ELF file that has nothing but notes: others, padded to four bytes, and its build id."""
+    notes = struct.pack("<3I", 5, 3, 1) + b"SOME\0\0\0\0abc\0" + before
+    notes += struct.pack("<3I", 4, len(build) // 2, 3) + b"GNU\0" + bytes.fromhex(build)
+    header = b"\x7fELF\x02\x01\x01".ljust(32, b"\0") + struct.pack("<Q14x2H6x", 64, 56, 2)
+    programs = struct.pack("<I4xQ16xQ16x", 1, 0, 64) + struct.pack("<I4xQ16xQ16x", 4, 176, len(notes))
+    return header + programs + notes
+
+
+def test_libraries_without_metadata_say_their_version_by_their_build_id(tmp_path):
+    old, new = "193e9c8e38199c0fcbab5e2cc8b2713d5dfd9257", "13dd9eac5f61c9f617ac740f4e5c45d284f8157f"
+    first, second, third = tmp_path / "a.so", tmp_path / "deep" / "b.so", tmp_path / "c.so"
+    second.parent.mkdir()
+    assert version_of_builds(tmp_path) is None
+    first.write_bytes(elf(old))
+    assert build_id(first) == old and version_of_builds(tmp_path) == "0.25.1"
+    second.write_bytes(elf(new))
+    assert version_of_builds(tmp_path) == "0.25.1/0.33.0"
+    third.write_bytes(elf("00" * 20))
+    unknown = version_of_builds(tmp_path)
+    third.write_bytes(elf("01" * 20))
+    assert unknown.startswith("build-") and len(unknown) == 14 and version_of_builds(tmp_path) != unknown
+
+
+@pytest.mark.parametrize("content", [b"", b"\x7fELF", b"#!/bin/sh\n" * 9, elf("00" * 20)[:150], elf("00" * 20)[:180]])
+def test_a_file_without_a_build_id_has_none(content, tmp_path):
+    (tmp_path / "a.so").write_bytes(content)
+    assert build_id(tmp_path / "a.so") is None
+
+
 def test_the_version_is_of_what_an_import_finds_first(tmp_path, monkeypatch):
     """Newer libraries that were unpacked beside an older install; without a file of a version it is not guessed."""
     old, new = tmp_path / "old", tmp_path / "new"
@@ -142,6 +174,9 @@ def test_the_version_is_of_what_an_import_finds_first(tmp_path, monkeypatch):
     monkeypatch.delitem(sys.modules, "vllm", raising=False)
     monkeypatch.setattr(sys, "path", [str(new), str(old), *sys.path])
     assert library_versions()["vllm"] == "unknown"
+    (new / "vllm" / "_moe_C.abi3.so").write_bytes(elf("b6028482ddbdc2feccb5c663e56e2efc03492282"))
+    assert library_versions()["vllm"] == "0.33.0"
+    (new / "vllm" / "_moe_C.abi3.so").unlink()
     (new / "vllm" / "_version.py").write_text('__version__ = version = "0.33.0"\n')
     assert library_versions()["vllm"] == "0.33.0"
     monkeypatch.setattr(sys, "path", [str(old), str(new), *sys.path[2:]])

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 
+from kernelderby.catalog.builds import version_of_builds
 from kernelderby.catalog.model import Solution
 from kernelderby.errors import DerbyError
 from kernelderby.store.fields import read_text
@@ -65,8 +66,9 @@ def how_to_install(module: str) -> str:
 
 
 def library_versions() -> dict[str, str]:
-    """Import name -> version of what an import finds; "unknown" where it carries none. Imports nothing. Of a package
-    that lies in several places (libraries that were unpacked beside an older install) the first one counts."""
+    """Import name -> version of what an import finds: by its metadata, a file of its own, or its libraries' build ids;
+    else "unknown". Imports nothing. Of a package that lies in several places (libraries that were unpacked beside an
+    older install) the first one counts."""
     found = {}
     for module, distributions in LIBRARIES.items():
         text = _version_of_package(module, distributions) or _distribution_version(distributions)
@@ -126,5 +128,5 @@ def _version_of_package(module: str, distributions: tuple[str, ...]) -> str | No
             if match := re.search(r"^(?:__version__|version)\b[^\n\"']*=\s*[\"']([^\"']+)", text, re.MULTILINE):
                 return match.group(1)
         is_whole = (folder / "__init__.py").is_file()  # else somebody unpacked a part of it here
-        return (_distribution_version(distributions) if is_whole else None) or UNKNOWN
+        return (_distribution_version(distributions) if is_whole else None) or version_of_builds(folder) or UNKNOWN
     return None
