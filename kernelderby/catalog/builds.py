@@ -62,4 +62,5 @@ def _padded(size: int) -> int:
 
 @functools.cache
 def _versions() -> dict[str, str]:
-    return {build: library.split()[1] for library, files in read_toml(_KNOWN).items() for build in files.values()}
+    known = read_toml(_KNOWN, dict[str, dict[str, str]])
+    return {build: library.split()[1] for library, files in known.items() for build in files.values()}
