@@ -156,6 +156,10 @@ def serve(options: argparse.Namespace) -> int:
     from vllm import LLM, SamplingParams
 
     stage("making the engine")
+    switched_on = os.environ["KERNELDERBY_VLLM"].split(",")
+    own_attention = (
+        {"attention_config": {"backend": "CUSTOM"}} if {"all", "attention"}.intersection(switched_on) else {}
+    )
     batches = [int(each) for each in options.batch.split(",")]
     engine = LLM(
         model=str(options.out),
@@ -169,6 +173,7 @@ def serve(options: argparse.Namespace) -> int:
         gpu_memory_utilization=0.45,
         kv_cache_memory_bytes=4 << 30,
         kernel_config={"enable_flashinfer_autotune": False},  # both engines run vLLM's Triton and CUDA kernels
+        **own_attention,
         compilation_config={
             "mode": options.compile,
             "cudagraph_mode": "FULL_DECODE_ONLY",

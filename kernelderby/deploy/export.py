@@ -16,7 +16,10 @@ from kernelderby.hardware import find_gpu
 from kernelderby.store.files import write_whole
 
 ARCHITECTURES = {"h100": "90a", "h200": "90a"}  # GPU id -> what nvcc builds for
-ENTRY_POINTS = f"[vllm.general_plugins]\n{NAME} = {NAME}.vllm_plugin:register\n"
+ENTRY_POINTS = (
+    f"[sglang.srt.plugins]\n{NAME} = {NAME}.sglang_plugin:register\n\n"
+    f"[vllm.general_plugins]\n{NAME} = {NAME}.vllm_plugin:register\n"
+)
 
 
 @dataclass(frozen=True, slots=True)

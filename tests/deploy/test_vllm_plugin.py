@@ -4,6 +4,7 @@ layers were read for them)."""
 import importlib
 import sys
 import types
+from itertools import pairwise
 
 import pytest
 
@@ -74,6 +75,37 @@ class UnquantizedFusedMoEMethod(CustomOp):
         return "vllm's"
 
 
+class MRotaryEmbedding(CustomOp):
+    name = "mrope"
+
+    def __init__(self, sections=(16, 24, 24), interleaved=False, head_size=128, neox=True):
+        super().__init__()
+        self.mrope_section, self.mrope_interleaved, self.is_neox_style = list(sections), interleaved, neox
+        self.head_size = self.rotary_dim = head_size
+        angles = torch.arange(50)[:, None] * 1e6 ** -(torch.arange(0, head_size, 2) / head_size)
+        self.cos_sin_cache = torch.cat([angles.cos(), angles.sin()], -1).bfloat16()
+
+    def _match_cos_sin_cache_dtype(self, query):
+        return self.cos_sin_cache
+
+    def forward(self, positions, query, key=None, offsets=None):
+        return "vllm's"
+
+
+class FlashAttentionBackend:
+    """vLLM's, as far as the plugin's inherits from it."""
+
+
+class FlashAttentionImpl:
+    def __init__(self, **other):
+        plain = {"sinks": None, "logits_soft_cap": 0, "kv_cache_dtype": "auto", "dcp_world_size": 1, "scale": 0.25}
+        self.__dict__.update(plain, attn_type="decoder", sliding_window=(-1, -1), alibi_slopes=None)
+        self.__dict__.update(other)
+
+    def forward(self, *given, **named):
+        return "vllm's"
+
+
 class TritonFp8BlockScaledMMKernel:
     @classmethod
     def can_implement(cls, config):
@@ -100,6 +132,15 @@ MODULES = {
     "vllm.model_executor.kernels.linear.scaled_mm.triton": {
         "TritonFp8BlockScaledMMKernel": TritonFp8BlockScaledMMKernel
     },
+    "vllm.model_executor.layers.rotary_embedding.mrope": {"MRotaryEmbedding": MRotaryEmbedding},
+    "vllm.v1.attention.backends.registry": {
+        "AttentionBackendEnum": types.SimpleNamespace(CUSTOM="CUSTOM"),
+        "register_backend": registry.__setitem__,
+    },
+    "vllm.v1.attention.backends.flash_attn": {
+        "FlashAttentionBackend": FlashAttentionBackend,
+        "FlashAttentionImpl": FlashAttentionImpl,
+    },
     "vllm.platforms": {"PlatformEnum": types.SimpleNamespace(CUDA="cuda")},
 }
 
@@ -120,13 +161,14 @@ def plugin(package, monkeypatch):
         sys.modules[name].__dict__.update(members)
     found = importlib.import_module(f"{package.__name__}.vllm_plugin")
     found.lines = []
-    monkeypatch.setattr(found, "tell", found.lines.append)
+    engines = importlib.import_module(f"{package.__name__}.engines")
+    monkeypatch.setattr(engines, "tell", found.lines.append)
     monkeypatch.setattr(found.torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(found.torch.cuda, "get_device_name", lambda: "NVIDIA H200")
-    monkeypatch.setattr(found, "_measured", lambda name, **sizes: sizes.get("hidden_size") != 96)
+    monkeypatch.setattr(found, "measured", lambda name, **sizes: sizes.get("hidden_size") != 96)
     monkeypatch.setattr(
         found,
-        "_plain_rows",
+        "plain_rows",
         lambda *tensors: all(each.dtype is torch.bfloat16 and each.is_contiguous() for each in tensors),
     )
     monkeypatch.setenv(found.SWITCH, "all")
@@ -172,7 +214,9 @@ def test_what_another_vllm_lacks_stays_vllms_and_the_rest_runs(plugin, monkeypat
     plugin.register()
     assert "RMSNorm" in registry and "RMSNormGated" not in registry
     assert any("gated_norm stays vLLM's: ImportError" in line for line in plugin.lines)
-    assert plugin.lines[-1] == "kernelderby_winners runs in vLLM for rms_norm, silu_and_mul, experts, block_fp8"
+    assert plugin.lines[-1] == (
+        "kernelderby_winners runs in vLLM for rms_norm, silu_and_mul, mrope, experts, block_fp8, attention"
+    )
 
 
 def test_norms(plugin):
@@ -196,9 +240,9 @@ def test_what_a_layer_asks_is_traced_into_one_graph(package):
 
     @torch.compile(fullgraph=True, backend="eager", dynamic=True)
     def asked(x):
-        return x + 10 * plugin._plain_rows(x) + known.reaches({"width": x.shape[-1]})
+        return x + 10 * plugin.plain_rows(x) + known.reaches({"width": x.shape[-1]})
 
-    assert asked(torch.zeros(3, 64)).eq(1).all() and asked(torch.zeros(3, 129)).eq(0).all()
+    assert asked(torch.zeros(3, 64)).eq(1).all() and asked(torch.zeros(3, 1025)).eq(0).all()
 
 
 @pytest.mark.parametrize(
@@ -299,7 +343,163 @@ def test_block_fp8_is_tried_first_and_only_for_what_it_takes(plugin):
     assert found.eq(128).all() and found.shape == (3, 256)
 
 
+def turned(x, cos, sin):
+    """x [tokens, heads * 128], cos and sin float32 [tokens, 64]."""
+    one, two = x.view(len(x), -1, 128).float().chunk(2, -1)
+    cos, sin = cos[:, None], sin[:, None]
+    return torch.cat([one * cos - two * sin, two * cos + one * sin], -1).bfloat16().view(x.shape)
+
+
+def test_multimodal_rotary_embeddings_of_slices_of_qkv(plugin, monkeypatch):
+    plugin.register()
+    monkeypatch.setattr(plugin, "on_gpu", lambda *tensors: True)
+    rope, positions = MRotaryEmbedding(), torch.tensor([[3, 4], [5, 6], [7, 8]])
+    query, key, _ = torch.randn(2, 4 * 128).bfloat16().split([256, 128, 128], -1)
+    angles = rope.cos_sin_cache.float()[positions]
+    cos, sin = (
+        torch.cat([part[0, :, :16], part[1, :, 16:40], part[2, :, 40:]], -1)
+        for part in (angles[..., :64], angles[..., 64:])
+    )
+    for found, given in zip(rope(positions, query, key), (query, key), strict=True):
+        torch.testing.assert_close(found, turned(given, cos, sin))
+
+
+@pytest.mark.parametrize(
+    ("made", "positions"),
+    [
+        ({}, torch.tensor([1, 2])),  # text alone
+        ({"interleaved": True}, torch.zeros(3, 2).long()),
+        ({"head_size": 64}, torch.zeros(3, 2).long()),
+        ({"neox": False}, torch.zeros(3, 2).long()),
+        ({"sections": ()}, torch.zeros(3, 2).long()),
+    ],
+)
+def test_other_rotary_embeddings_run_vllms_code(plugin, monkeypatch, made, positions):
+    plugin.register()
+    monkeypatch.setattr(plugin, "on_gpu", lambda *tensors: True)
+    rows = torch.zeros(2, 256).bfloat16()
+    assert MRotaryEmbedding(**made)(positions, rows, rows) == "vllm's"
+
+
+@pytest.fixture
+def attention(plugin, monkeypatch):
+    """vllm_attention over the made-up vLLM, every shape as measured."""
+    monkeypatch.setenv(plugin.SWITCH, "attention")
+    plugin.register()
+    name = registry["CUSTOM"].rpartition(".")[0]
+    sys.modules.pop(name, None)
+    found = importlib.import_module(name)
+    monkeypatch.setitem(sys.modules, name, found)
+    for operator in ("paged_attention_decode", "unified_attention"):
+        monkeypatch.setattr(found.OPERATORS[operator], "is_ready", lambda arguments: True)
+    yield found
+    sys.modules.pop(name, None)
+
+
+CACHE = torch.randn(12, 2, 16, 2, 32, generator=torch.Generator().manual_seed(2)).bfloat16()  # blocks of keys, values
+
+
+def batch(starts=(0, 1, 2), **other):
+    plain = dict.fromkeys(("sliding_window", "mm_prefix_range_tensor", "rswa_prefix_lens"))
+    table = torch.tensor([[7, 2, 9], [4, 11, 0]], dtype=torch.int32)
+    longest = max(b - a for a, b in pairwise(starts))
+    return types.SimpleNamespace(
+        **{
+            **plain,
+            "causal": True,
+            "use_cascade": False,
+            "num_actual_tokens": starts[-1],
+            "max_query_len": longest,
+            "query_start_loc": torch.tensor(starts, dtype=torch.int32),
+            "max_seq_len": 48,
+            "seq_lens": torch.tensor([35, 20], dtype=torch.int32),
+            "block_table": table,
+            **other,
+        }
+    )
+
+
+def attended(query, given):
+    """Plain softmax over the keys that the table names, [tokens, heads, head_dim] in float32."""
+    rows = []
+    for one in range(2):
+        begin, end = given.query_start_loc[one : one + 2].tolist()
+        length = int(given.seq_lens[one])
+        keys, values = (
+            part[given.block_table[one].long()].reshape(-1, 2, 32)[:length].repeat_interleave(2, 1).float()
+            for part in CACHE.unbind(1)
+        )
+        for place, token in enumerate(query[begin:end].float(), length - (end - begin) + 1):
+            weights = (torch.einsum("hd,khd->hk", token, keys[:place]) * 0.25).softmax(-1)
+            rows.append(torch.einsum("hk,khd->hd", weights, values[:place]))
+    return torch.stack(rows)
+
+
+@pytest.mark.parametrize("starts", [(0, 1, 2), (0, 5, 8)])  # decode, prefill
+def test_attention_over_vllms_cache_without_a_copy(attention, starts):
+    """Blocks of keys and of values alternate in memory; both are read where they lie. Padding is not written."""
+    query, given = torch.randn(starts[-1] + 1, 4, 32).bfloat16(), batch(starts)
+    name, arguments = attention.call_of(0.25, query[: starts[-1]], CACHE, given)
+    assert name == ("paged_attention_decode" if starts[-1] == 2 else "unified_attention")
+    assert [each.data_ptr() - CACHE.data_ptr() for each in arguments[1:3]] == [0, 2 * 16 * 2 * 32]
+    output = torch.full_like(query, 7)
+    found = attention.WinnersAttentionBackend.get_impl_cls()().forward(None, query, None, None, CACHE, given, output)
+    assert found is output and output[-1].eq(7).all()
+    torch.testing.assert_close(output[:-1].float(), attended(query, given), atol=2e-2, rtol=2e-2)
+    assert given.winners_table[1].equal(given.block_table * 2)  # made once for all layers
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"attn_type": "encoder"},
+        {"sliding_window": (127, 0)},
+        {"sinks": torch.zeros(4)},
+        {"logits_soft_cap": 30.0},
+        {"kv_cache_dtype": "fp8"},
+        {"dcp_world_size": 2},
+        {"batch": {"use_cascade": True}},
+        {"batch": {"causal": False}},
+        {"batch": {"rswa_prefix_lens": torch.zeros(2)}},
+        {"query": torch.zeros(2, 8, 32).bfloat16()[:, :4]},  # a slice of qkv
+        {"query": torch.zeros(2, 4, 32)},
+        {"cache": torch.zeros(12, 2, 32, 2, 32).bfloat16()},  # other blocks
+        {"cache": torch.zeros(12, 2, 2, 16, 32).bfloat16().transpose(2, 3)},  # heads first
+        {"given": (torch.ones(1),)},  # a scale of the output
+    ],
+)
+def test_attention_of_another_kind_runs_vllms_code(attention, other):
+    layer = {name: value for name, value in other.items() if name not in ("batch", "query", "cache", "given")}
+    query = other.get("query", torch.zeros(2, 4, 32).bfloat16())
+    call = (
+        query,
+        None,
+        None,
+        other.get("cache", CACHE),
+        batch(**other.get("batch", {})),
+        query,
+        *other.get("given", ()),
+    )
+    assert attention.WinnersAttention(**layer).forward(None, *call) == "vllm's"
+
+
+def test_a_capture_runs_vllms_attention_where_ours_did_not_run_before(package, monkeypatch):
+    operator = package.OPERATORS["paged_attention_decode"]
+    operators = importlib.import_module(f"{package.__name__}.operators")
+    given = [torch.zeros(2, 4, 32).bfloat16(), CACHE[:, 0].contiguous(), CACHE[:, 1].contiguous()]
+    given += [torch.zeros(2, 3, dtype=torch.int32), torch.ones(2, dtype=torch.int32), 48, 0.25]
+    assert not operator.is_ready(given)  # not measured
+    monkeypatch.setattr(operator.selector, "reaches", lambda sizes: True)
+    assert operator.is_ready(given)
+    monkeypatch.setattr(operators, "_capturing", lambda device: True)
+    assert not operator.is_ready(given)
+    monkeypatch.setattr(operators, "_capturing", lambda device: False)
+    package.paged_attention_decode(*given)
+    monkeypatch.setattr(operators, "_capturing", lambda device: True)
+    assert operator.is_ready(given) and not operator.is_ready([*given[:-2], 64, 0.25])
+
+
 def test_the_wheel_names_it_as_vllms_plugin():
     from kernelderby.deploy.export import ENTRY_POINTS
 
-    assert ENTRY_POINTS == "[vllm.general_plugins]\nkernelderby_winners = kernelderby_winners.vllm_plugin:register\n"
+    assert "[vllm.general_plugins]\nkernelderby_winners = kernelderby_winners.vllm_plugin:register\n" in ENTRY_POINTS

@@ -94,13 +94,21 @@ class ServedOperator:
     ) -> tuple[torch.device, tuple[int, ...], frozenset[str]]:
         return device, tuple(sizes[axis] for axis in self.selector.axes), _kinds
 
+    def is_ready(self, arguments: Sequence[Any]) -> bool:
+        """Whether the shape lies in the measured region, and its fastest solution may run now: in a capture, only after
+        it ran at these sizes outside of one. ValueError for what the contract does not allow."""
+        sizes = self.sizes(arguments)
+        device = self.first(arguments).device
+        if not self.selector.reaches({axis: sizes[axis] for axis in self.selector.axes}):
+            return False
+        return not _capturing(device) or (self.order(sizes, device)[0], _warm_key(sizes, arguments)) in self._warm
+
     def __call__(self, arguments: Sequence[Any], outputs: Mapping[str, torch.Tensor], in_place: bool = False) -> None:
         """Writes the outputs. in_place: those of self.in_place are the arguments' own tensors."""
         sizes = self.sizes(arguments)
         device = self.first(arguments).device
-        capturing = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
-        scalars = tuple(each for each in arguments if isinstance(each, int))
-        key = device, tuple(sizes.values()), scalars
+        capturing = _capturing(device)
+        key = _warm_key(sizes, arguments)
         order = self.order(sizes, device)
         for name in order:
             about = self.about["solutions"][name]
@@ -149,6 +157,15 @@ class ServedOperator:
         for name, tensor in outputs.items():
             if written[name] is not tensor:
                 tensor.copy_(written[name])
+
+
+def _capturing(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+
+def _warm_key(sizes: Mapping[str, int], arguments: Sequence[Any]) -> tuple[Any, ...]:
+    device = next(each.device for each in arguments if isinstance(each, torch.Tensor))
+    return device, tuple(sizes.values()), tuple(each for each in arguments if isinstance(each, int))
 
 
 def _is_ready(tensor: torch.Tensor) -> bool:

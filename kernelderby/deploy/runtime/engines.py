@@ -1,0 +1,80 @@
+"""What the plugins of serving engines share: their switches, and what an operator of this package takes there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from .operators import DATA, OPERATORS
+from .solutions import PREFIX, tell
+
+Replaced = Mapping[
+    str, tuple[tuple[str, ...], Callable[[], None]]
+]  # name in the switch -> its operators, what replaces
+
+
+def register_in(engine: str, switch: str, replaced: Replaced) -> None:
+    """Replaces what the environment variable `switch` names: "all", or some of `replaced`. A line of the log says what
+    runs. ValueError for a name that is none."""
+    names = _wanted(switch, replaced)
+    if not names:
+        tell(f"{PREFIX} is installed and off; ${switch}=all, or some of {', '.join(replaced)}, switches it on")
+        return
+    if not torch.cuda.is_available() or torch.cuda.get_device_name() not in DATA["gpus"]:
+        tell(f"{PREFIX} was measured on {DATA['gpus'][0]}; {engine} stays as it is here")
+        return
+    done = []
+    for name in names:
+        operators, replace = replaced[name]
+        if all(served(each) in OPERATORS for each in operators):
+            try:
+                replace()
+                done.append(name)
+            except (ImportError, AttributeError, KeyError, TypeError) as problem:  # another version
+                tell(f"{PREFIX}: {name} stays {engine}'s: {type(problem).__name__}: {problem}")
+    tell(f"{PREFIX} runs in {engine} for {', '.join(done) or 'nothing'}")
+
+
+def _wanted(switch: str, replaced: Replaced) -> list[str]:
+    names = [each.strip() for each in os.environ.get(switch, "").split(",") if each.strip()]
+    if names == ["all"]:
+        return list(replaced)
+    unknown = sorted(set(names) - set(replaced))
+    if unknown:
+        raise ValueError(f"${switch}: there is no {unknown[0]!r}; there are {', '.join(replaced)}, and all")
+    return names
+
+
+def served(name: str) -> str:
+    """Its form with a bfloat16 output, where the package has one."""
+    return f"{name}_bf16" if f"{name}_bf16" in OPERATORS else name
+
+
+def operator_of(name: str) -> Any:
+    return getattr(getattr(torch.ops, PREFIX), name).default
+
+
+def measured(name: str, **sizes: int) -> bool:
+    """Whether these sizes lie in the operator's measured region, whatever the others are."""
+    return OPERATORS[name].selector.reaches(sizes)
+
+
+def on_gpu(*tensors: Any) -> bool:
+    """bfloat16, on a GPU."""
+    for each in tensors:
+        if not isinstance(each, torch.Tensor) or each.dtype is not torch.bfloat16 or not each.is_cuda:
+            return False
+    return True
+
+
+def plain_rows(*tensors: Any) -> bool:
+    """on_gpu(), and without gaps between rows. A slice of a wider tensor would cost a copy."""
+    if not on_gpu(*tensors):
+        return False
+    for each in tensors:  # noqa: SIM110  torch.compile traces it
+        if not each.is_contiguous():
+            return False
+    return True
