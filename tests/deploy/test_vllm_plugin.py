@@ -383,7 +383,7 @@ def test_other_rotary_embeddings_run_vllms_code(plugin, monkeypatch, made, posit
 
 @pytest.fixture
 def attention(plugin, monkeypatch):
-    """vllm_attention over the made-up vLLM, every shape as measured."""
+    """attention_backend over the made-up vLLM, every shape as measured."""
     monkeypatch.setenv(plugin.SWITCH, "attention")
     plugin.register()
     name = registry["CUSTOM"].rpartition(".")[0]

@@ -9,7 +9,7 @@ A call of another dtype, layout or quantisation runs vLLM's own code, and so doe
     mrope          MRotaryEmbedding of heads of 128, sections one after the other
     experts        unquantized experts on one GPU
     block_fp8      linear layers of 128 x 128 blocks in FP8
-    attention      the backend CUSTOM, which `--attention-backend CUSTOM` chooses (vllm_attention.py)
+    attention      the backend CUSTOM, which `--attention-backend CUSTOM` chooses (attention_backend.py)
 
 experts and block_fp8 run the operator with a bfloat16 output where the package has it, else the float32 one and a cast.
 
@@ -136,7 +136,7 @@ def _replace_mrope() -> None:
 def _register_attention() -> None:
     from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
 
-    register_backend(AttentionBackendEnum.CUSTOM, f"{__package__}.vllm_attention.WinnersAttentionBackend")
+    register_backend(AttentionBackendEnum.CUSTOM, f"{__package__}.attention_backend.WinnersAttentionBackend")
 
 
 def _replace_experts() -> None:
