@@ -51,6 +51,13 @@ def own(tmp_path, monkeypatch):
     return tmp_path
 
 
+def test_counting_imports_nothing_of_torch_compile():
+    """torch wraps a mode that does not decline: its first call imports torch._dynamo, two seconds and more."""
+    from kernelderby.measure.judge.counting import _Counter
+
+    assert not hasattr(_Counter.__torch_dispatch__, "__wrapped__")
+
+
 def test_an_operator_of_an_expression_is_right_at_once_with_counted_costs(own, derby):
     words = [
         "x:bf16[T,2,D]",

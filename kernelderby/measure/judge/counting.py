@@ -98,6 +98,11 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     An unknown tensor is one element expanded to the shape, so that its device is the CPU for whoever asks."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """torch would wrap __torch_dispatch__ against torch.compile, whose import takes two seconds and more."""
+        return False
+
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._origins: Any = torch.utils.weak.WeakIdKeyDictionary()
