@@ -25,6 +25,11 @@ LONGEST = (
     "page/test_page_browser.py",
     "cli/test_readme.py",
     "solutions/test_decode_attention.py",
+    "solutions/test_delta_rule_sm90.py",
+    "solutions/test_dense_gemm.py",
+    "solutions/test_latent_attention.py",
+    "test_tutorial.py",
+    "measure/test_certify.py",
     "solutions/test_triton_compact.py",
     "solutions/test_few_rows_attention.py",
     "solutions/test_two_devices.py",
@@ -41,6 +46,10 @@ LONGEST = (
     "test_layering.py",
     "measure/test_measure_commands.py",
     "measure/test_neighbours.py",
+    "measure/test_signals.py",
+    "measure/test_launches.py",
+    "test_rank.py",
+    "test_api.py",
 )
 
 
@@ -53,6 +62,7 @@ def pytest_configure(config):
         patch.setenv("XDG_CACHE_HOME", f"{folder}/cache")
         config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
         config.add_cleanup(patch.undo)
+    gc.disable()  # until all is collected: what is made until then stays
 
 
 def pytest_collection_modifyitems(items):
@@ -69,6 +79,7 @@ def pytest_collection_finish():
     """Nine thousand items and all modules stay to the end: the garbage collector need not look through them again."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def _has_gpu() -> bool:
@@ -87,8 +98,8 @@ def checkout() -> Path:
 
 @pytest.fixture(scope="session", autouse=True)
 def checkout_read_once():
-    """The checkout's solutions and rows are read once in a process: hundreds of tests open it, and none changes it. What
-    comes with a warning is read again, for the warning."""
+    """The checkout's solutions and rows are read once in a process: hundreds of tests open it, and none changes it.
+    What comes with a warning is read again, for the warning."""
     from kernelderby import catalog
 
     solutions, rows = catalog.load_solutions, catalog.Catalog._rows

@@ -59,12 +59,16 @@ def trace_set():
 
 @pytest.fixture(scope="module")
 def packed_root(tmp_path_factory):
-    """A copy of the set with its blobs made: the checkout itself may not have them."""
+    """A copy of the set with the blobs of these workloads made: the checkout itself may not have them."""
     from kernelderby.measure.judge.blobs import pack_blobs
 
     root = tmp_path_factory.mktemp("packed")
     for part in ("definitions", "workloads"):
         shutil.copytree(CHECKOUT / part, root / part)
+    taken = {workload.uuid for workload in (*SAMPLE, *SMALLEST)}
+    for path in root.glob("workloads/*/*.jsonl"):
+        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+        path.write_text("".join(line for line in lines if json.loads(line)["workload"]["uuid"] in taken))
     pack_blobs(Catalog.open(root), check=False)
     return root
 
