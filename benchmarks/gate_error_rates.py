@@ -28,7 +28,7 @@ from statistics import median
 import numpy as np
 
 from kernelderby.catalog import Catalog
-from kernelderby.statistics.gate import BLOCKS, ORDER, Gated, gated, is_decided
+from kernelderby.statistics.gate import BLOCKS, ORDER, ROLES, Gated, gated, is_decided, side_of
 
 KERNEL_US = 50.0
 CLASSES_US = (0.0, 5.0, 20.0, 100.0, math.inf)
@@ -48,7 +48,7 @@ def assumed(random: np.random.Generator) -> tuple[Offset, Block]:
         for place in range(len(ORDER)):
             drift = 0.95 * drift + random.normal(0, 0.001)
             outlier = np.log1p(random.exponential(0.1)) if random.random() < 0.02 else 0.0
-            turns.append(drift + slope * place / 5 + random.normal(0, 0.003) + outlier)
+            turns.append(drift + slope * place / (len(ORDER) - 1) + random.normal(0, 0.003) + outlier)
         return turns
 
     return lambda: random.normal(0, spread), block
@@ -79,12 +79,11 @@ def simulated(random: np.random.Generator, change: float, least: float = 0.01, m
     """One run of the gate on a candidate that takes `change` longer (0.02 of 2 %)."""
     offset, block = machine(random)
     starts: list[list[list[float]]] = []
-    while len(starts) < 2 or not is_decided(gated(starts, least)):
-        offsets = {name: offset() for name in ("base", "again", "candidate")}
-        offsets["candidate"] += np.log1p(change)
+    while not starts or not is_decided(gated(starts, least)):
+        offsets = {role: offset() + (np.log1p(change) if side_of(role) == "candidate" else 0.0) for role in ROLES}
         starts.append(
             [
-                [float(KERNEL_US * np.exp(offsets[name] + turn)) for name, turn in zip(ORDER, block(), strict=True)]
+                [float(KERNEL_US * np.exp(offsets[role] + turn)) for role, turn in zip(ORDER, block(), strict=True)]
                 for _ in range(BLOCKS)
             ]
         )

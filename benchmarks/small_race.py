@@ -26,6 +26,7 @@ from kernelderby.hardware import find_gpu
 from kernelderby.rank.model import PASSED, Cell, WorkloadRow
 from kernelderby.report.numbers import amount, factor, microseconds
 from kernelderby.roofline.selection import BASELINE_AUTHOR
+from kernelderby.store.counts import counted
 from kernelderby.store.files import write_whole
 
 CHECKOUT = Path(__file__).resolve().parent.parent
@@ -220,7 +221,9 @@ def summary(found: dict[str, list[Shape]]) -> list[str]:
         raced = [values for shapes in found.values() if (values := leads(shapes, kind))]
         if raced:
             mean, worst = geomean([geomean(values) for values in raced]), min(map(min, raced))
-            lines.append(f"{kind}: {mean:.2f} over {len(raced)} operators with a rival, worst shape {worst:.2f}.  ")
+            lines.append(
+                f"{kind}: {mean:.2f} over {counted(len(raced), 'operator')} with a rival, worst shape {worst:.2f}.  "
+            )
     return lines
 
 

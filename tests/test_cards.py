@@ -15,7 +15,7 @@ def on(card, solution, uuid, latency_us, **other):
 def test_the_spread_is_the_geomean_of_what_both_measured():
     rows = [on("GPU-a", "one", "w1", 10.0), on("GPU-b", "one", "w1", 11.0), on("GPU-a", "two", "w1", 5.0)]
     assert spread(rows) == (
-        "rows of 2 cards: GPU-b is 10.0% slower than GPU-a (eager, 1 times that cards have in common); "
+        "rows of 2 cards: GPU-b is 10.0% slower than GPU-a (eager, 1 time that cards have in common); "
         "times of two cards are never paired"
     )
     assert spread(rows[:1]) is None and "no time in common" in spread([rows[1], rows[2]])

@@ -79,7 +79,7 @@ def test_every_miss_is_told(race):
     ]
     text = race.page_text({"op": shapes})
     assert "| op | 1 of 2 | 0.90 (0.90) | 1.60 (1.60) | 1.50 | 1 | 1 | 8 | 1.60 |" in text
-    assert "graph: 0.90 over 1 operators with a rival, worst shape 0.90." in text
+    assert "graph: 0.90 over 1 operator with a rival, worst shape 0.90." in text
     assert "| num_tokens=1 | 8 | 3.00 | 4.16 | 5.00 (5.00) | 4.50 (8.00) a | **0.90** | 2.00 ! |" in text
     assert "| num_tokens=1 | 8 | 3.00 | 4.16 | - | 4.50 (5.00) a | - | - |" in text
 

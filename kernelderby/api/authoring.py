@@ -24,6 +24,7 @@ from kernelderby.authoring.words import (
 from kernelderby.catalog import Catalog
 from kernelderby.catalog.pack import pack_one
 from kernelderby.errors import DerbyError
+from kernelderby.store.counts import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ class Written:
         return {"name": self.name, "files": files, "contract": self.shown, "notes": list(self.notes)}
 
     def __repr__(self) -> str:
-        return f"Written({self.name!r}, {len(self.files)} files in {self.files[0].parent})"
+        return f"Written({self.name!r}, {counted(len(self.files), 'file')} in {self.files[0].parent})"
 
 
 def new_operator(

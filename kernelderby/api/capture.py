@@ -26,6 +26,7 @@ from kernelderby.report.capture import Captured, capture_answer
 from kernelderby.rows.measurement import Cost
 from kernelderby.shapes.model import read_model
 from kernelderby.shapes.standing import committed
+from kernelderby.store.counts import counted
 
 
 def captured(
@@ -70,7 +71,7 @@ def captured(
             gained = gains(catalog, found, cost_of, gpu)
     small, large = fitting(found)
     if large:
-        notes.append(f"{len(large)} shapes need more than 4 GiB and are no workloads")
+        notes.append(f"{counted(len(large), 'shape needs', 'shapes need')} more than 4 GiB and are no workloads")
     lines = [line(catalog, found, shape, origin) for shape in small]
     if out is not None:
         write_set(catalog, found, out, origin)
@@ -139,7 +140,7 @@ def _listed(catalog: Catalog, definition: Definition, sizes: Sizes) -> Cost | No
 
 def _packed(out: Path, count: int) -> list[str]:
     """The generated inputs of the new set, where torch is there to make them."""
-    told = f"{out}: {count} workloads written"
+    told = f"{out}: {counted(count, 'workload')} written"
     if any(importlib.util.find_spec(name) is None for name in ("torch", "safetensors")):
         return [f"{told}; run `derby pack --root {out}` where torch is installed, then `derby bench --root {out}`"]
     from kernelderby.measure.judge.blobs import pack_blobs

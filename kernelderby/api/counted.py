@@ -10,6 +10,7 @@ from kernelderby.errors import DerbyError
 from kernelderby.rank.by_importance import ImportanceRanking, rank_by_importance
 from kernelderby.roofline.recorded import Recorded
 from kernelderby.rows.measurement import Measurement
+from kernelderby.store.counts import counted
 
 
 def ranked_by_importance(
@@ -58,7 +59,8 @@ def chosen_of(
     for word in words:
         if not any(is_named(workload, word) for workloads in found.values() for workload in workloads):
             raise DerbyError(
-                f"--workloads: no workload {word!r} in any of {len(found)} definitions; `derby show` lists them"
+                f"--workloads: no workload {word!r} in any of {counted(len(found), 'definition')}; `derby show` "
+                "lists them"
             )
     return {
         name: [workload for workload in workloads if not words or any(is_named(workload, word) for word in words)]

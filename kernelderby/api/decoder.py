@@ -11,6 +11,7 @@ from kernelderby.report.answer import Answer
 from kernelderby.report.decoder import CellLike, served_answer
 from kernelderby.shapes.model import Model, read_model
 from kernelderby.shapes.standing import committed
+from kernelderby.store.counts import counted
 
 BATCHES = (1, 4, 16, 64, 256)
 CONTEXT, PREFILL = 4096, 8192  # tokens
@@ -46,10 +47,10 @@ def serve_bench(
     loads += [StepLoad(prefill, 1, prefill)] if prefill and not is_latent else []
     cells = []
     for load in loads:
-        told(f"{found.name}: {load.tokens} tokens")
+        told(f"{found.name}: {counted(load.tokens, 'token')}")
         cells += bench(sizes, [load], there, rounds, compiles=compiles and device == "cuda")
     part = f", one of {EXPERT_PARALLEL} GPUs with expert parallelism" if is_latent else ""
-    return served_answer(f"{found.name}, {layers} layers{part}", where, tuple(cells))
+    return served_answer(f"{found.name}, {counted(layers, 'layer')}{part}", where, tuple(cells))
 
 
 def _latent_sizes(model: Model) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from kernelderby.report.explanation import explanation_answer
 from kernelderby.roofline import selection
 from kernelderby.roofline.floors import fair_floor_us
 from kernelderby.rows.measurement import Measurement
+from kernelderby.store.counts import counted
 
 
 def explain(
@@ -69,7 +70,9 @@ def _workload(
     if word is not None:
         found = select_workloads(workloads, [word])
         if len(found) > 1:
-            raise DerbyError(f"--workload: {word!r} names {len(found)} workloads; give the start of one's uuid")
+            raise DerbyError(
+                f"--workload: {word!r} names {counted(len(found), 'workload')}; give the start of one's uuid"
+            )
         return found[0]
 
     def wasted(workload: Workload) -> float:

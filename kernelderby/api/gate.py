@@ -13,6 +13,7 @@ from kernelderby.catalog.selection import by_origin, select_workloads
 from kernelderby.errors import DerbyError
 from kernelderby.report.answer import Answer
 from kernelderby.report.gate import GatedOne, gate_answer
+from kernelderby.store.counts import counted
 
 SHAPES = 6  # of an operator, where nobody names any
 _NEEDED = "import msgspec, numpy, torch"  # by a worker
@@ -93,5 +94,5 @@ def _workloads(
     chosen = spread(scored, SHAPES)
     if not chosen:
         raise DerbyError(f"{definition}: has no workloads; add one to workloads/")
-    more = f"{len(chosen)} of {len(known)} shapes, from the least work to the most; --workloads takes others"
+    more = f"{len(chosen)} of {counted(len(known), 'shape')}, from the least work to the most; --workloads takes others"
     return chosen, [more] if len(chosen) < len(known) else []

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from kernelderby.authoring.scratch import values_of
 from kernelderby.catalog import Catalog, Workload
 from kernelderby.errors import DerbyError
+from kernelderby.store.counts import counted
 
 _NEAREST = 3
 
@@ -21,7 +22,7 @@ class Nearest:
     workloads: tuple[tuple[Workload, float], ...]
 
     def __repr__(self) -> str:
-        return f"Nearest({self.asked!r} of {self.operator}: {len(self.workloads)} workloads)"
+        return f"Nearest({self.asked!r} of {self.operator}: {counted(len(self.workloads), 'workload')})"
 
     @property
     def is_measured(self) -> bool:

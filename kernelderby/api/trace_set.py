@@ -39,6 +39,7 @@ from kernelderby.roofline.operators import Survey, survey
 from kernelderby.roofline.recorded import Recorded, recorded
 from kernelderby.roofline.selection import RowCount
 from kernelderby.rows.measurement import Measurement
+from kernelderby.store.counts import counted
 from kernelderby.store.locate import find_set
 
 Given = ParamSpec("Given")
@@ -374,7 +375,8 @@ class TraceSet:
         if competed:
             if len(competed) < len(chosen):
                 warnings.append(
-                    f"{len(chosen) - len(competed)} definitions have no rows of two solutions, left out; "
+                    f"{counted(len(chosen) - len(competed), 'definition has', 'definitions have')} no rows of two "
+                    "solutions, left out; "
                     "see `derby roofline --traces`, or name one with --definitions"
                 )
             return competed, warnings

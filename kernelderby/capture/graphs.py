@@ -14,6 +14,7 @@ from difflib import SequenceMatcher
 
 from kernelderby.profile.operators import CapturedGraph, CapturedLaunch, Issued, OperatorCall
 from kernelderby.profile.spans import Span, SpanKind
+from kernelderby.store.counts import counted
 
 _LEAST = 0.6  # of a replay's kernels must be launches of the capture, in its order
 _NUMBERS = re.compile(r"\d+")
@@ -49,12 +50,18 @@ def replayed(both: Sequence[tuple[Span, Issued]], graphs: Sequence[CapturedGraph
                 chains[place] = graph.launches[launch].chain
     notes = []
     if ambiguous:
-        notes.append(f"{ambiguous} replays of CUDA graphs fit several captures of other sizes, and are left unmapped")
+        notes.append(
+            f"{counted(ambiguous, 'replay of a CUDA graph fits', 'replays of CUDA graphs fit')} several captures of "
+            "other sizes: left unmapped"
+        )
     if unknown and graphs:
-        notes.append(f"{unknown} replays of CUDA graphs fit no capture in these files")
+        notes.append(
+            f"{counted(unknown, 'replay of a CUDA graph fits', 'replays of CUDA graphs fit')} no capture in these files"
+        )
     elif unknown:
         notes.append(
-            f"{unknown} replays of CUDA graphs: their shapes are in the trace of the capture; profile the server's "
+            f"{counted(unknown, 'replay')} of CUDA graphs: their shapes are in the trace of the capture; profile the "
+            "server's "
             "start too, and name both files"
         )
     return chains, notes

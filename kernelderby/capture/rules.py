@@ -21,6 +21,7 @@ from msgspec import Struct
 from kernelderby.catalog import constraints
 from kernelderby.errors import DerbyError
 from kernelderby.profile.operators import Operand
+from kernelderby.store.counts import counted
 from kernelderby.store.fields import Name, read_toml
 
 RULES = Path(__file__).parent / "rules"
@@ -101,11 +102,11 @@ def bind(place: int, names: tuple[str, ...], dims: tuple[int, ...], known: dict[
     left: list[int] = list(dims)
     if starred is None:
         if len(dims) != len(names):
-            raise NotThis(f"argument {place} has {len(dims)} dimensions")
+            raise NotThis(f"argument {place} has {counted(len(dims), 'dimension')}")
     else:
         after = len(names) - starred - 1
         if len(dims) < starred + after:
-            raise NotThis(f"argument {place} has {len(dims)} dimensions")
+            raise NotThis(f"argument {place} has {counted(len(dims), 'dimension')}")
         product = 1
         for size in dims[starred : len(dims) - after]:
             product *= size

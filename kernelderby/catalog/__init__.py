@@ -23,6 +23,7 @@ from kernelderby.catalog.workloads import FRESH, load_workloads
 from kernelderby.errors import DerbyError, LeftOut
 from kernelderby.rows.measurement import Measurement
 from kernelderby.store.bounds import bounds, met, reading
+from kernelderby.store.counts import counted
 from kernelderby.store.fields import lines_in, suggestion
 from kernelderby.store.files import files_under, opened
 
@@ -203,7 +204,7 @@ class Catalog:
         place = left[0].place.path if left[0].place else self.root / "traces"
         self.left_out(
             f"{place}: {field}: with {name_of(left[0])!r:.40} there are {len(counts):,} different ones, and "
-            f"{met('names', most)}; {len(left):,} rows"
+            f"{met('names', most)}; {counted(len(left), 'row')}"
         )
         return [row for row in rows if name_of(row) in kept]
 
@@ -348,7 +349,7 @@ class Catalog:
 
     def _tell(self, first: str, count: int) -> None:
         """Of lines of one file."""
-        self.left_out(first + (f"; {count - 1} other lines of it too" if count > 1 else ""))
+        self.left_out(first + (f"; {counted(count - 1, 'other line')} of it too" if count > 1 else ""))
 
 
 def _named(root: Path, kind: str, name: str, known: Mapping[str, T], broken: Mapping[str, str]) -> T:

@@ -12,6 +12,7 @@ from kernelderby.catalog.model import Definition, Workload
 from kernelderby.errors import DerbyError
 from kernelderby.hardware import find_gpu, gpu_id
 from kernelderby.rows.measurement import TIME_KINDS, Measurement, Status
+from kernelderby.store.counts import counted
 from kernelderby.store.fields import agree
 
 _IMPOSSIBLE = 10  # times as fast as the GPU's peaks allow: no clock, no cache and no miscount explains it
@@ -102,7 +103,7 @@ def out_of_session(rows: Iterable[Measurement]) -> Iterator[tuple[Measurement, s
                 value = value_of(row)
                 if value is not None and (value != most or count == next_count) and id(row) not in told:
                     told.add(id(row))
-                    others = "others" if count == next_count else f"{count} rows"
+                    others = "others" if count == next_count else counted(count, "row")
                     yield (
                         row,
                         (f"{field}: is {value!s:.60}, unlike {others} of its session {session:.60}; measure it again"),

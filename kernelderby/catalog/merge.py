@@ -23,6 +23,7 @@ from kernelderby.errors import DerbyError
 from kernelderby.rows.measurement import Measurement
 from kernelderby.rows.row import Row
 from kernelderby.store.appended import append_line, replaced_under_lock
+from kernelderby.store.counts import counted
 from kernelderby.store.fields import lines_of
 from kernelderby.store.files import files_under
 
@@ -113,7 +114,7 @@ def _read(path: Path, warnings: list[str] | None) -> Iterator[_SourceLine]:
             identity, digest = None, _digest(raw)
         yield _SourceLine(moment, digest, identity, raw)
     if broken and warnings is not None:
-        more = f", and {len(broken) - 1} other lines of it" if broken[1:] else ""
+        more = f", and {counted(len(broken) - 1, 'other line')} of it" if broken[1:] else ""
         warnings.append(f"{path}:{broken[0]}: is no row{more}; left out")
 
 

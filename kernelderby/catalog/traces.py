@@ -14,6 +14,7 @@ from kernelderby.errors import DerbyError
 from kernelderby.rows.bulk import QuickRow, read_rows
 from kernelderby.rows.measurement import Measurement, Status
 from kernelderby.rows.measurement import Place as Spot
+from kernelderby.store.counts import counted
 from kernelderby.store.fields import Line, agree, decode_json, expect_keys_once, lines_of
 
 _CLOCKS_DIFFER = timedelta(days=1)  # a row may come from a machine whose clock is ahead, or has no zone
@@ -75,7 +76,8 @@ def note_future(rows: Iterable[Measurement], noted: Callable[[str], None]) -> No
     ahead = [row.place for row in rows if row.moment > latest]
     if ahead and ahead[0]:
         noted(
-            f"{ahead[0].path}:{ahead[0].line}: evaluation.timestamp: lies in the future ({len(ahead)} rows of the "
+            f"{ahead[0].path}:{ahead[0].line}: evaluation.timestamp: lies in the future "
+            f"({counted(len(ahead), 'row')} of the "
             "file); was the clock of that machine right?"
         )
 

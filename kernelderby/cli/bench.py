@@ -28,6 +28,7 @@ from kernelderby.cli.options import (
     written_root_option,
 )
 from kernelderby.cli.output import say, say_json, text_width, warn
+from kernelderby.store.counts import counted
 
 
 @click.command(cls=DerbyCommand)
@@ -242,7 +243,7 @@ def _tell(machine: Any, settings: Any, plan: Any, rows: list[Any], as_json: bool
         )
     else:
         failed = sum(row.status != "passed" for row in rows)
-        say(f"{len(rows)} rows written: {len(rows) - failed} measured, {failed} failed")
+        say(f"{counted(len(rows), 'row')} written: {len(rows) - failed} measured, {failed} failed")
         say(f"secret of the session: {settings.secret} (--secret draws its inputs again)")
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kernelderby.errors import DerbyError
+from kernelderby.store.counts import counted
 
 if TYPE_CHECKING:
     from kernelderby.report.markers import PageBlock
@@ -58,7 +59,7 @@ def write_block(
 
 def _only(page: Path, name: str, found: list[PageBlock]) -> PageBlock:
     if len(found) != 1:
-        raise DerbyError(f"{page}: <!-- derby {name} -->: stands {len(found)} times; write it once")
+        raise DerbyError(f"{page}: <!-- derby {name} -->: stands {counted(len(found), 'time')}; write it once")
     return found[0]
 
 

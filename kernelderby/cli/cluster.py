@@ -9,6 +9,7 @@ from typing import Any
 from kernelderby.cli.measuring import observed, print_plan
 from kernelderby.cli.output import say, say_json, say_line, warn
 from kernelderby.errors import DerbyError
+from kernelderby.store.counts import counted
 
 
 def _expect_ray() -> None:
@@ -74,7 +75,7 @@ def bench_on_cluster(
         say_json({"secret": settings.secret, "left": left, "rows": rows})
     else:
         failed = sum(row.status != "passed" for row in run.rows)
-        say(f"{len(run.rows)} rows written: {len(run.rows) - failed} measured, {failed} failed")
+        say(f"{counted(len(run.rows), 'row')} written: {len(run.rows) - failed} measured, {failed} failed")
         say_line(f"secret of the session: {settings.secret} (--secret draws its inputs again)")
     if left:
         warn([f"{left} of the plan have no row; the same command goes on"])

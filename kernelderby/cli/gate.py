@@ -34,7 +34,7 @@ from kernelderby.cli.output import Output, output_options
     metavar="PERCENT",
     help="The smallest slowdown that counts.",
 )
-@click.option("--most-starts", type=Count(4), default=10, show_default=True, help="Fresh processes of each side.")
+@click.option("--most-starts", type=Count(4), default=16, show_default=True, help="Times three processes a side.")
 @click.option("--iterations", type=Count(2), default=10, show_default=True, help="Timed calls in a turn.")
 @click.option("--timeout", type=SECONDS, default=300, show_default=True, help="Seconds for each step of a solution.")
 @click.option("--comment", type=FILE, metavar="FILE.md", help="Write the Markdown for a pull request there.")
@@ -62,7 +62,7 @@ def command(
 
     Exit code 0: no regression. 1: a regression, or a wrong result. 2: this machine cannot tell.
 
-    Base, base again and candidate run in turn, in fresh processes, until the answer is clear. Writes no rows.
+    Three fresh processes of each run in turn, start after start, until the answer is clear. Writes no rows.
 
     \b
     derby gate my_kernel@main my_kernel --comment gate.md

@@ -8,6 +8,7 @@ import click
 
 from kernelderby.cli.options import FILE, DerbyCommand, json_option, written_root_option
 from kernelderby.cli.output import say, say_json, say_line, warn
+from kernelderby.store.counts import counted
 
 
 @click.command(cls=DerbyCommand)
@@ -29,10 +30,11 @@ def command(folders: tuple[Path, ...], root: Path, as_json: bool) -> None:
         return
     for each in merged.files:
         if each.added or each.conflicts:
-            aside = f", {each.conflicts} contradict rows of the set ({each.path.name}.conflicts)"
-            say_line(f"{each.path}: {each.added} rows added{aside if each.conflicts else ''}")
+            apart = counted(each.conflicts, "row contradicts", "rows contradict")
+            aside = f", {apart} the set's ({each.path.name}.conflicts)"
+            say_line(f"{each.path}: {counted(each.added, 'row')} added{aside if each.conflicts else ''}")
     added, known = sum(each.added for each in merged.files), sum(each.known for each in merged.files)
-    say(f"{added} rows added; the set had {known} already")
+    say(f"{counted(added, 'row')} added; the set had {known} already")
 
 
 def _counts(each: object) -> dict[str, int]:

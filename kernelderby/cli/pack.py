@@ -11,6 +11,7 @@ import click
 
 from kernelderby.cli.options import DerbyCommand, json_option, written_root_option
 from kernelderby.cli.output import say, say_json, say_line, warn
+from kernelderby.store.counts import counted
 from kernelderby.store.locate import install_words
 
 _MEASURE_NEEDS = ("torch", "safetensors")
@@ -79,4 +80,4 @@ def _lines(changes: list[str]) -> list[str]:
             blobs[str(Path(path).parent), reason] += 1
         else:
             lines.append(change)
-    return lines + [f"{folder}/: {reason} ({count} files)" for (folder, reason), count in blobs.items()]
+    return lines + [f"{folder}/: {reason} ({counted(count, 'file')})" for (folder, reason), count in blobs.items()]

@@ -17,6 +17,7 @@ from kernelderby.cli.options import (
     root_option,
 )
 from kernelderby.cli.output import Output, output_options, warn
+from kernelderby.store.counts import counted
 
 
 @click.command(cls=DerbyCommand)
@@ -70,7 +71,7 @@ def command(
         warn([f"{path}: written; run derby pack, which counts the costs" for path in changed])
     if out is not None:
         write_whole(out, "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines))
-        warn([f"{out}: {len(lines)} workloads written; run derby pack, which counts the costs"])
+        warn([f"{out}: {counted(len(lines), 'workload')} written; run derby pack, which counts the costs"])
     output.emit(shapes_answer(title, chosen, lines))
 
 

@@ -22,6 +22,7 @@ from kernelderby.cli.options import (
     written_root_option,
 )
 from kernelderby.cli.output import say, say_json, text_width
+from kernelderby.store.counts import counted
 
 
 @click.command(cls=DerbyCommand)
@@ -262,7 +263,7 @@ def _print(machine: Any, results: list[Any]) -> None:
         notes = [f"failed {line}" for line in result.failed]
         if result.left_over:
             notes.append(
-                f"not reached within the budget: {len(result.left_over)} workloads: "
+                f"not reached within the budget: {counted(len(result.left_over), 'workload')}: "
                 f"{', '.join(result.left_over[:4])}{' ...' if len(result.left_over) > 4 else ''}"
             )
         where = f"wrote {result.path}; `derby pack` packs it" if result.path else "nothing was written"

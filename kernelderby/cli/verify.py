@@ -9,6 +9,7 @@ import click
 
 from kernelderby.cli.options import FILE, DerbyCommand, json_option, root_option
 from kernelderby.cli.output import say_json, say_line
+from kernelderby.store.counts import counted
 
 
 @click.command(cls=DerbyCommand)
@@ -40,7 +41,10 @@ def command(traces: Path | None, key: Path | None, root: Path, as_json: bool) ->
     else:
         for each in found:
             how = "signed, " if each.signed else ""
-            say_line(f"{'FAIL' if each.problems else 'ok  '}  {each.session or each.path.name}: {how}{each.rows} rows")
+            say_line(
+                f"{'FAIL' if each.problems else 'ok  '}  {each.session or each.path.name}: "
+                f"{how}{counted(each.rows, 'row')}"
+            )
             if each.commitment:
                 say_line(f"    commitment {each.commitment}")
             for problem in each.problems:

@@ -13,6 +13,7 @@ from kernelderby.deploy.wheel import wheel_bytes
 from kernelderby.deploy.winners import AllWinners, without
 from kernelderby.errors import DerbyError
 from kernelderby.hardware import find_gpu
+from kernelderby.store.counts import counted
 from kernelderby.store.files import write_whole
 
 ARCHITECTURES = {"h100": "90a", "h200": "90a"}  # GPU id -> what nvcc builds for
@@ -59,6 +60,7 @@ def export_wheel(found: AllWinners, folder: Path, build: Build, told: Callable[[
 def _metadata(version: str, found: AllWinners) -> str:
     return (
         f"Metadata-Version: 2.1\nName: {NAME.replace('_', '-')}\nVersion: {version}\n"
-        f"Summary: Fastest measured kernels of {len(found.operators)} operators of LLM serving on {found.gpus[0]}.\n"
+        f"Summary: Fastest measured kernels of {counted(len(found.operators), 'operator')} of LLM serving on "
+        f"{found.gpus[0]}.\n"
         "License: Apache-2.0\nRequires-Python: >=3.10\nRequires-Dist: torch>=2.6\n"
     )

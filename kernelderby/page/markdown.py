@@ -9,6 +9,7 @@ from kernelderby.page.model import PageModel, ShownFailure, ShownInterval, Shown
 from kernelderby.report import markdown
 from kernelderby.report.model import NOTHING, Column, Report, Table, TableCell
 from kernelderby.report.numbers import factor, percent
+from kernelderby.store.counts import counted
 
 FAILURES = 40  # lines of the table; a run that fails everywhere says how many more there are
 
@@ -37,7 +38,7 @@ def _of_gpu(model: PageModel, gpu: str, name: str) -> Report:
     protocols = sorted({race.protocol for *_, race in races})
     facts = (" · ".join(filter(None, (", ".join(protocols), " to ".join(dict.fromkeys(days[:1] + days[-1:]))))),)
     more = len(failures) - FAILURES
-    return Report(name, facts, tuple(tables), (f"{more} more rows failed",) if more > 0 else ())
+    return Report(name, facts, tuple(tables), (f"{counted(more, 'more row')} failed",) if more > 0 else ())
 
 
 def _named(operator: str, race: ShownRace) -> str:
@@ -127,7 +128,11 @@ def _changes(model: PageModel) -> Report:
         Column("where", "left"),
     )
     table = Table("Changes", columns, rows, caption="time now over time then: below 1 is faster; slowest first")
-    notes = [f"{found.unchanged} solutions have the same rows in both"] if found.unchanged else []
+    notes = (
+        [f"{counted(found.unchanged, 'solution has', 'solutions have')} the same rows in both"]
+        if found.unchanged
+        else []
+    )
     notes += [f"only in this run: {each}" for each in found.only_here]
     notes += [f"only in the other run: {each}" for each in found.only_there]
     return Report(f"Against {found.against}", (), (table,) if rows else (), tuple(notes))

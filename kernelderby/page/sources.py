@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from kernelderby.catalog import Catalog, Solution
 from kernelderby.errors import DerbyError
+from kernelderby.store.counts import counted
 
 DOCS = ("docs/README.md", "docs/scoring.md", "docs/protocol.md", "CONTRIBUTING.md")
 _MOST_LETTERS = 400_000  # of one file: generated tables
@@ -45,7 +46,7 @@ def _kept(solutions: Iterable[Solution], texts: dict[str, str]) -> dict[str, dic
         own = found[solution.name] = {}
         for path, text in solution.sources.items():
             key = own[path] = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:12]
-            texts[key] = text if len(text) <= _MOST_LETTERS else f"{len(text)} letters, not in this page"
+            texts[key] = text if len(text) <= _MOST_LETTERS else f"{counted(len(text), 'letter')}, not in this page"
     return found
 
 

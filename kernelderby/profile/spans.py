@@ -201,7 +201,8 @@ class Profile(ABC):
 
     def warn_unlinked(self, count: int) -> None:
         """Once: kernels whose launch is missing cannot be placed in the ranges around it."""
-        warning = f"{count:,} kernels have no launch in the file, so it is not known in which ranges they ran"
+        told = "kernels have" if count != 1 else "kernel has"
+        warning = f"{count:,} {told} no launch in the file, so it is not known in which ranges they ran"
         if count and warning not in self.warnings:
             self.warnings.append(warning)
 

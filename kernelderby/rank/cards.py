@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from statistics import fmean
 
 from kernelderby.rows.measurement import Measurement, Status
+from kernelderby.store.counts import counted
 
 
 def card_of(row: Measurement) -> str | None:
@@ -37,11 +38,13 @@ def spread(rows: Iterable[Measurement]) -> str | None:
         for card, latency_us in own.items():
             logs[card].append(math.log(latency_us) - middle)
     if not shared:
-        return f"rows of {len(cards)} cards, which have no time in common; times of two cards are never paired"
+        return (
+            f"rows of {counted(len(cards), 'card')}, which have no time in common; times of two cards are never paired"
+        )
     means = {card: fmean(values) for card, values in logs.items()}
     quickest, slowest = min(means, key=lambda card: means[card]), max(means, key=lambda card: means[card])
     apart = math.expm1(means[slowest] - means[quickest])
     return (
-        f"rows of {len(cards)} cards: {slowest:.12} is {apart:.1%} slower than {quickest:.12} (eager, {len(shared)} "
-        "times that cards have in common); times of two cards are never paired"
+        f"rows of {counted(len(cards), 'card')}: {slowest:.12} is {apart:.1%} slower than {quickest:.12} (eager, "
+        f"{counted(len(shared), 'time')} that cards have in common); times of two cards are never paired"
     )

@@ -11,6 +11,7 @@ from kernelderby.catalog.libraries import UNKNOWN, library_of, oldest
 from kernelderby.roofline import selection
 from kernelderby.roofline.selection import Chosen, Group
 from kernelderby.rows.measurement import Measurement, Status
+from kernelderby.store.counts import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,10 @@ class Field:
         return 100 * share / (sum(self.importance.values()) or 1.0)
 
     def __repr__(self) -> str:
-        return f"Field({len(self.raced)} libraries raced, {len(self.without)} operators without one)"
+        return (
+            f"Field({counted(len(self.raced), 'library', 'libraries')} raced, "
+            f"{counted(len(self.without), 'operator')} without one)"
+        )
 
 
 def field(

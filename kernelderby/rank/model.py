@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from kernelderby.rank.lead import Lead
 from kernelderby.roofline.selection import Group
 from kernelderby.statistics.ratio import Ratio
+from kernelderby.store.counts import counted
 
 NOT_MEASURED = "not measured"
 PASSED = "passed"
@@ -134,8 +135,8 @@ class Ranking:
     lead: Lead | None = None
 
     def __repr__(self) -> str:
-        counted = f"{len(self.order)} solutions, {len(self.rows)} workloads"
-        return f"Ranking({self.definition!r}, {self.group.gpu}, {self.time}: {counted})"
+        parts = f"{counted(len(self.order), 'solution')}, {counted(len(self.rows), 'workload')}"
+        return f"Ranking({self.definition!r}, {self.group.gpu}, {self.time}: {parts})"
 
     def summary(self, solution: str) -> Summary:
         return next(summary for summary in self.summaries if summary.solution == solution)

@@ -11,6 +11,7 @@ from kernelderby.rank.cards import spread
 from kernelderby.rank.model import Pair, Ranking, WorkloadRow
 from kernelderby.roofline.selection import Chosen
 from kernelderby.rows.measurement import FLASHINFER_BENCH_CUPTI, FLASHINFER_BENCH_EVENTS, Measurement
+from kernelderby.store.counts import counted
 
 NAMED_AT_MOST = 4  # workloads that one note spells out
 REASON = 100  # characters of why there is no graph; a row has all of it
@@ -50,7 +51,9 @@ def notes(
 
 def _choice(ranking: Ranking, asked: Asked) -> Iterator[str]:
     if ranking.other_groups:
-        others = "; ".join(f"{group.gpu} under {group.protocol} ({group.rows} rows)" for group in ranking.other_groups)
+        others = "; ".join(
+            f"{group.gpu} under {group.protocol} ({counted(group.rows, 'row')})" for group in ranking.other_groups
+        )
         several = any(group.gpu != ranking.group.gpu for group in ranking.other_groups)
         reasons = ["the newest protocol"] * (not asked.protocol) + ["the most rows"] * (several and not asked.gpu)
         chosen = f"chosen for {' and '.join(reasons)}; " if reasons else ""
@@ -98,11 +101,11 @@ def _left_out(ranking: Ranking, rows: Sequence[Measurement], solutions: Mapping[
     known = {row.uuid for row in ranking.rows}
     gone = Counter(row.solution for row in rows if row.solution not in solutions)
     if gone:
-        listed = ", ".join(f"{name} ({count} rows)" for name, count in sorted(gone.items()))
+        listed = ", ".join(f"{name} ({counted(count, 'row')})" for name, count in sorted(gone.items()))
         yield f"left out, no longer in the set: {listed}"
     strange = sum(row.uuid not in known for row in rows)
     if strange:
-        yield f"left out: {strange} rows of workloads that the definition has no more"
+        yield f"left out: {counted(strange, 'row')} of workloads that the definition has no more"
 
 
 def _provenance(
@@ -190,7 +193,7 @@ def _missing(ranking: Ranking) -> Iterator[str]:
         failures = {status: count for status, count in summary.failures.items() if status != told}
         if failures and summary.solution not in ranking.not_measured:
             reasons = ", ".join(f"{count} {status}" for status, count in failures.items())
-            yield f"{summary.solution} passed {summary.passed} of {summary.workloads} workloads: {reasons}"
+            yield f"{summary.solution} passed {summary.passed} of {counted(summary.workloads, 'workload')}: {reasons}"
     if ranking.not_measured:
         yield f"not measured on {ranking.group.gpu}: {', '.join(ranking.not_measured)}"
     if ranking.no_floor_reason:

@@ -23,6 +23,7 @@ from kernelderby.roofline.floors import fair_share, share_of_floor
 from kernelderby.rows.measurement import Measurement, Status
 from kernelderby.statistics.means import geometric_mean, upper_median
 from kernelderby.statistics.ratio import Ratio
+from kernelderby.store.counts import counted
 
 TOO_GOOD = 0.9  # a latency below this share of the floor is a mistake in the measurement or in the cost
 
@@ -301,5 +302,12 @@ def _no_floor_reason(arena: Arena, gpu: str) -> str | None:
         return f"the peaks of {gpu} are unknown; describe it under kernelderby/hardware/gpus/"
     without = [workload for workload in arena.workloads if workload.uuid not in arena.floors]
     if any(workload.cost is None for workload in without):
-        return f"{len(without)} of {len(arena.workloads)} workloads carry no cost; run `derby pack`"
-    return f"{gpu} has no peak for a dtype of {len(without)} workloads; see its file's source" if without else None
+        return (
+            f"{len(without)} of {counted(len(arena.workloads), 'workload carries', 'workloads carry')} no cost; "
+            "run `derby pack`"
+        )
+    return (
+        f"{gpu} has no peak for a dtype of {counted(len(without), 'workload')}; see its file's source"
+        if without
+        else None
+    )

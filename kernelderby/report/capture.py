@@ -13,6 +13,7 @@ from kernelderby.report.answer import Answer
 from kernelderby.report.frame import frame
 from kernelderby.report.model import NOTHING, Column, Report, Table, TableCell
 from kernelderby.report.numbers import floor_us, microseconds, milliseconds, percent
+from kernelderby.store.counts import counted
 
 TOP = 20  # rows of a table of shapes in text
 _LEAST = 0.001  # of the GPU time, for a row of its own among what could not be mapped
@@ -130,7 +131,9 @@ def _report(found: Captured, top: int) -> Report:
         tables.append(_unmapped(found, top))
     notes = [*_warnings(found), *_notes(found)]
     if len(ordered) > top:
-        notes.append(f"{len(ordered) - top} smaller shapes are in --json; --top N shows more")
+        notes.append(
+            f"{counted(len(ordered) - top, 'smaller shape is', 'smaller shapes are')} in --json; --top N shows more"
+        )
     return Report(
         f"Operators of {', '.join(path.name for path in capture.paths)}", _facts(found), tuple(tables), tuple(notes)
     )
@@ -140,7 +143,7 @@ def _facts(found: Captured) -> tuple[str, ...]:
     capture = found.capture
     total = capture.total_ns
     if not total:
-        return (f"{len(capture.shapes)} shapes, without times",)
+        return (f"{counted(len(capture.shapes), 'shape')}, without times",)
     lines = [
         f"{capture.gpu or 'GPU not named'} · GPU time {milliseconds(total)} ms: "
         f"{percent(capture.shaped_ns / total)} with shapes, "

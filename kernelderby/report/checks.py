@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from kernelderby.report.answer import Answer
 from kernelderby.report.frame import frame
 from kernelderby.report.model import NOTHING, Column, Report, Table, TableCell
+from kernelderby.store.counts import counted
 
 PASSED = "passed"
 
@@ -96,7 +97,7 @@ def _reports(
         groups.setdefault((result.solution, result.status), []).append(result)
     notes = []
     for (solution, status), cases in groups.items():
-        more = f" and {len(cases) - 1} more cases" if len(cases) > 1 else ""
+        more = f" and {counted(len(cases) - 1, 'more case')}" if len(cases) > 1 else ""
         notes.append(f"FAILED {solution} on {cases[0].case}{more}: {status}: {cases[0].message}")
         notes += getattr(cases[0], "why", ())
     if failed:
@@ -107,11 +108,12 @@ def _reports(
     elif skipped:
         needs = Counter(re.split("[:;]", reason)[0] for reason in skipped.values())
         told = ", ".join(f"{reason} ({count})" for reason, count in needs.most_common(3))
-        more = f", {len(skipped) - sum(count for _, count in needs.most_common(3))} others" if len(needs) > 3 else ""
+        rest = len(skipped) - sum(count for _, count in needs.most_common(3))
+        more = f", {counted(rest, 'other')}" if rest else ""
         notes.append(f"skipped: {told}{more}; --details or derby doctor names them")
     notes += [f"BROKEN definition {name}: {reason}" for name, reason in broken.items()]
     yield Report(
-        f"{len(results) - len(failed)} passed, {len(failed)} failed, {len(skipped)} solutions skipped",
+        f"{len(results) - len(failed)} passed, {len(failed)} failed, {counted(len(skipped), 'solution')} skipped",
         (),
         lines,
         tuple(notes),

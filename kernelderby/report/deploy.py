@@ -14,6 +14,7 @@ from kernelderby.report.answer import Answer
 from kernelderby.report.frame import frame
 from kernelderby.report.model import NOTHING, Column, Report, Table, TableCell
 from kernelderby.report.numbers import percent
+from kernelderby.store.counts import counted
 
 _WORDS = {"own": "own", "library": "libraries", "plain": "plain torch"}
 
@@ -65,7 +66,7 @@ def _twins_report(found: WrittenTwins) -> Report:
         f"{found.folder}: set FLASHINFER_TRACE_APPLY=1 and FLASHINFER_TRACE_APPLY_PATH to it.",
         "FlashInfer passes no eps there: calls with another one than 1e-6 would be wrong.",
     )
-    return Report(f"{len(rows)} definitions", facts, (Table("Solutions", columns, rows),), tuple(notes))
+    return Report(counted(len(rows), "definition"), facts, (Table("Solutions", columns, rows),), tuple(notes))
 
 
 def _data(found: AllWinners) -> dict[str, Any]:
@@ -104,7 +105,8 @@ def _report(found: AllWinners, where: str) -> Report:
     if means:
         facts.append(
             f"Each shape left out in turn, and chosen for by the others: {percent(sum(means) / len(means))} above the "
-            f"fastest in the mean of {len(means)} operators ({inside} shapes). {outside} more lay outside of the "
+            f"fastest in the mean of {counted(len(means), 'operator')} ({counted(inside, 'shape')}). {outside} more "
+            "lay outside of the "
             "region of the others: there libraries run."
         )
     facts.append(_held_out(operators))
@@ -125,7 +127,7 @@ def _report(found: AllWinners, where: str) -> Report:
     )
     notes = [f"{name}: not in the package: {reason}" for name, reason in found.skipped.items()]
     notes += [f"{name}: passed over: {reason}" for each in operators for name, reason in sorted(each.left_out.items())]
-    return Report(f"{len(operators)} operators", tuple(facts), (table,), tuple(notes))
+    return Report(counted(len(operators), "operator"), tuple(facts), (table,), tuple(notes))
 
 
 def _held_out(operators: Sequence[Winners]) -> str:
@@ -135,8 +137,9 @@ def _held_out(operators: Sequence[Winners]) -> str:
         for origin, held in each.loss.held_out.items():
             found.setdefault(origin, []).append(held)
     parts = [
-        f"{origin} {percent(sum(mean for _, mean, _ in held) / len(held))} ({sum(count for count, *_ in held)} shapes "
-        f"of {len(held)} operators, {sum(beyond for *_, beyond in held)} outside of the region)"
+        f"{origin} {percent(sum(mean for _, mean, _ in held) / len(held))} "
+        f"({counted(sum(count for count, *_ in held), 'shape')} "
+        f"of {counted(len(held), 'operator')}, {sum(beyond for *_, beyond in held)} outside of the region)"
         if held
         else f"{origin} not measured yet"
         for origin, held in sorted(found.items())

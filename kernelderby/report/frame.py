@@ -19,6 +19,7 @@ from typing import Any, cast
 
 from kernelderby.errors import DerbyError
 from kernelderby.report.plain import cell
+from kernelderby.store.counts import counted
 from kernelderby.store.files import write_whole
 
 
@@ -30,7 +31,7 @@ class Frame:
         self.name, self._rows = name, rows
 
     def __repr__(self) -> str:
-        return f"Frame({self.name!r}, {len(self.rows)} rows of {', '.join(self.columns)})"
+        return f"Frame({self.name!r}, {counted(len(self.rows), 'row')} of {', '.join(self.columns)})"
 
     @property
     def columns(self) -> tuple[str, ...]:

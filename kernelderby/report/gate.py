@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isfinite
 from typing import Any, Protocol
 
 from kernelderby.catalog import Workload
@@ -76,15 +77,19 @@ def _data(each: GatedOne) -> dict[str, Any]:
         "time": each.kind or None,
         "base_us": gated and gated.base_us,
         "candidate_us": gated and gated.candidate_us,
-        "change_percent": gated and 100 * gated.change,
-        "low_percent": gated and 100 * gated.low,
-        "high_percent": gated and 100 * gated.high,
-        "base_again_percent": gated and 100 * gated.again,
-        "band_percent": gated and 100 * gated.band,
-        "detectable_percent": gated and 100 * gated.detectable,
+        "change_percent": gated and _percent(gated.change),
+        "low_percent": gated and _percent(gated.low),
+        "high_percent": gated and _percent(gated.high),
+        "noise_percent": gated and _percent(gated.noise),
+        "detectable_percent": gated and _percent(gated.detectable),
         "starts": gated and gated.starts,
         "failure": each.failure or None,
     }
+
+
+def _percent(value: float) -> float | None:
+    """None where too few starts were allowed to bound it."""
+    return 100 * value if isfinite(value) else None
 
 
 def _report(
@@ -109,15 +114,15 @@ def _report(
                 TableCell(microseconds(gated.base_us)),
                 TableCell(microseconds(gated.candidate_us)),
                 TableCell(f"{100 * gated.change:+.2f}%", emphasis),
-                TableCell(f"{100 * gated.low:+.2f} to {100 * gated.high:+.2f}%"),
-                TableCell(f"±{100 * gated.band:.2f}%"),
-                TableCell(f"+{100 * gated.detectable:.2f}%"),
+                TableCell(f"{100 * gated.low:+.2f} to {100 * gated.high:+.2f}%") if isfinite(gated.high) else NOTHING,
+                TableCell(f"{100 * gated.noise:.2f}%"),
+                TableCell(f"+{100 * gated.detectable:.2f}%") if isfinite(gated.detectable) else NOTHING,
             )
         )
     kinds = sorted({each.kind for each in found if each.kind})
     caption = (
-        f"A slowdown counts from {100 * least:g}% on. Noise of base: of two processes of it. Finds from: "
-        "the smallest slowdown that 95 of 100 runs find. One run in 100 without any raises an alarm at most."
+        f"A slowdown counts from {100 * least:g}% on. Noise of base: how far two processes of it lie apart. "
+        "Finds from: the smallest slowdown that 95 of 100 runs find. Without one, 1 run in 100 at most raises an alarm."
     )
     failures = [f"{labels[each.workload.uuid]}: {each.failure}" for each in found if each.failure]
     return Report(

@@ -11,6 +11,7 @@ from kernelderby.report.frame import Frame, frame
 from kernelderby.report.model import NOTHING, Column, Report, Table, TableCell
 from kernelderby.report.numbers import percent
 from kernelderby.report.roofline.notes import importance_note
+from kernelderby.store.counts import counted
 
 
 def importance_answer(ranking: ImportanceRanking, warnings: Sequence[str] = ()) -> Answer[ImportanceRanking]:
@@ -51,7 +52,7 @@ def _frames(ranking: ImportanceRanking) -> tuple[Frame, ...]:
 
 def importance_report(ranking: ImportanceRanking) -> Report:
     return Report(
-        title=f"{len(ranking.operators)} operators, weighted by importance",
+        title=f"{counted(len(ranking.operators), 'operator')}, weighted by importance",
         facts=(f"{ranking.group.gpu} · protocol {ranking.group.protocol}",),
         tables=(_authors_table(ranking), _operators_table(ranking)),
         notes=tuple(_notes(ranking)),
@@ -139,9 +140,14 @@ def _notes(ranking: ImportanceRanking) -> Iterator[str]:
         yield f"without an importance, left out: {', '.join(ranking.left_out)}"
     for each in ranking.contenders[1:]:
         if each.outdated:
-            yield f"{each.name}: {each.outdated} rows are of sources that the solution has no more; run `derby bench`"
+            yield (
+                f"{each.name}: {counted(each.outdated, 'row is', 'rows are')} of sources that the solution has no "
+                "more; run `derby bench`"
+            )
     if ranking.other_groups:
-        others = "; ".join(f"{group.gpu} under {group.protocol} ({group.rows} rows)" for group in ranking.other_groups)
+        others = "; ".join(
+            f"{group.gpu} under {group.protocol} ({counted(group.rows, 'row')})" for group in ranking.other_groups
+        )
         yield f"also recorded, not compared here: {others}"
 
 

@@ -13,6 +13,7 @@ from kernelderby.report.answer import Answer
 from kernelderby.report.frame import Frame, fields_of, frame
 from kernelderby.report.model import NOTHING, Column, Report, Table, TableCell
 from kernelderby.report.numbers import factor
+from kernelderby.store.counts import counted
 
 IN_WORDS = {"graph": "in CUDA graphs", "eager": "launched by the host"}
 SETS = {"": "Published shapes", MODELS: "Shapes of models", FRESH: "Fresh shapes"}
@@ -97,7 +98,7 @@ def sentence(found: Leads) -> str:
 
 def _told(found: Leads, kind: str, lead: Lead) -> str:
     count = sum(kind in each.kinds for each in found.operators)
-    over = f"{count} operators" if count > 1 else f"{lead.workloads} shape{'s' * (lead.workloads != 1)}"
+    over = counted(count, "operator") if count > 1 else counted(lead.workloads, "shape")
     return (
         f"{found.author} {IN_WORDS[kind]} is {factor(lead.ratio.value)} times as fast as the best of "
         f"{_libraries(lead)} (geometric mean of {over}; {_versions(lead, found.versions)}): {_counts(lead)}."
@@ -105,7 +106,7 @@ def _told(found: Leads, kind: str, lead: Lead) -> str:
 
 
 def _libraries(lead: Lead) -> str:
-    return f"{len(lead.libraries)} libraries" if len(lead.libraries) > 1 else "one library"
+    return counted(len(lead.libraries), "library", "libraries") if len(lead.libraries) > 1 else "one library"
 
 
 def _versions(lead: Lead, versions: Mapping[str, str]) -> str:
@@ -119,7 +120,7 @@ def _versions(lead: Lead, versions: Mapping[str, str]) -> str:
 
 def _counts(lead: Lead) -> str:
     """By the 95 % interval of each workload."""
-    parts = [f"faster on {lead.wins} of {lead.workloads} shapes"]
+    parts = [f"faster on {lead.wins} of {counted(lead.workloads, 'shape')}"]
     if lead.ties:
         parts.append(f"{lead.ties} tie{'s' * (lead.ties != 1)}")
     if lead.losses:

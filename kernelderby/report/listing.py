@@ -15,6 +15,7 @@ from kernelderby.report.numbers import amount, percent
 from kernelderby.roofline.floors import arithmetic_intensity
 from kernelderby.roofline.listing import Contract, ListedOperator, Listing
 from kernelderby.roofline.recorded import Reached
+from kernelderby.store.counts import counted
 
 OUTDATED = "†"
 
@@ -129,7 +130,9 @@ def _contract_frames(found: Contract, root: Path) -> tuple[Frame, ...]:
 def listing_report(found: Listing) -> Report:
     shapes = sum(operator.shapes for operator in found.operators)
     others = sum(sum(operator.others.values()) for operator in found.operators)
-    of_operators = "" if len(found.operators) == found.of_operators else f" of {found.of_operators}"
+    count = len(found.operators)
+    operators = f"{count} of {counted(found.of_operators, 'operator')}"
+    operators = operators if count < found.of_operators else counted(count, "operator")
     columns = (
         Column("operator", "left"),
         Column("op_type", "left", is_optional=True),
@@ -151,8 +154,7 @@ def listing_report(found: Listing) -> Report:
     if others:
         captions.append("After a +: shapes of other origins, which do not count in S (--origin).")
     return Report(
-        f"{len(found.operators)}{of_operators} operators, {shapes} shapes"
-        + (f" + {others} of other origins" * bool(others)),
+        f"{operators}, {counted(shapes, 'shape')}" + (f" + {others} of other origins" * bool(others)),
         (),
         (Table("Operators", columns, rows, " ".join(captions)),),
     )
@@ -340,7 +342,7 @@ def _workload_table(found: Contract) -> Table:
         for workload, each in zip(workloads, fields, strict=True)
     )
     return Table(
-        f"{len(workloads)} workloads" + (f", all with {_listed(fields[0], common)}" if common else ""),
+        counted(len(workloads), "workload") + (f", all with {_listed(fields[0], common)}" if common else ""),
         tuple(columns),
         rows,
         _workload_caption(found),

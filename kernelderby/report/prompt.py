@@ -14,6 +14,7 @@ from kernelderby.report.numbers import floor_us, microseconds, percent
 from kernelderby.roofline.floors import Floors, floors
 from kernelderby.roofline.listing import Contract
 from kernelderby.roofline.recorded import Reached
+from kernelderby.store.counts import counted
 
 _RULES = (
     "Correctness comes first. The output is compared with the reference on unseen inputs, also very small, large and "
@@ -123,7 +124,7 @@ def _shapes(found: Contract, gpu: Gpu) -> Table:
         *map(Column, ("memory floor us", "compute floor us", "best us", "S")),
         Column("by", "left"),
     ]
-    title = f"{len(rows)} shapes" + (
+    title = counted(len(rows), "shape") + (
         ", all with " + ", ".join(f"{name} {fields[0].get(name)}" for name in common) if common else ""
     )
     caption = (

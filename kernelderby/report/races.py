@@ -15,6 +15,7 @@ from kernelderby.report.leads import second_library
 from kernelderby.report.model import NOTHING, Column, Report, Table, TableCell
 from kernelderby.report.numbers import factor
 from kernelderby.report.ranking import OUTDATED, TIED, ranking_report, share_cell
+from kernelderby.store.counts import counted
 
 
 def rankings_answer(
@@ -102,7 +103,7 @@ def races_report(rankings: Sequence[Ranking]) -> Report:
         row = _row(ranking)
         rows.append((*row[:2], *(TableCell(values[place]) for values in differing.values()), *row[2:]))
     return Report(
-        f"{len(rankings)} races",
+        counted(len(rankings), "race"),
         (" · ".join(same),) if same else (),
         (Table("Who is first", tuple(columns), tuple(rows), caption=_caption(rankings), key_columns=2),),
         ("`derby rank OPERATOR` has every shape and what to know beside it; --shapes, all of all operators",),

@@ -9,6 +9,7 @@ from kernelderby.report.answer import Answer
 from kernelderby.report.frame import frame
 from kernelderby.report.model import Column, Report, Table, TableCell
 from kernelderby.shapes.rules import ModelShape
+from kernelderby.store.counts import counted
 
 
 def shapes_answer(title: str, shapes: Sequence[ModelShape], lines: Sequence[dict[str, Any]]) -> Answer[Any]:
@@ -42,7 +43,7 @@ def _report(title: str, shapes: Sequence[ModelShape]) -> Report:
     names = list(dict.fromkeys(shape.definition.name for shape in shapes))
     several = len({(shape.model.name, shape.model.tensor_parallel) for shape in shapes}) > 1
     tables = [_table(name, [each for each in shapes if each.definition.name == name], several) for name in names]
-    return Report(f"{title}: {len(shapes)} shapes of {len(names)} operators", (), tuple(tables))
+    return Report(f"{title}: {counted(len(shapes), 'shape')} of {counted(len(names), 'operator')}", (), tuple(tables))
 
 
 def _table(name: str, shapes: Sequence[ModelShape], several: bool) -> Table:

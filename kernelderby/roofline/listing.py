@@ -15,6 +15,7 @@ from kernelderby.hardware import find_gpu, gpu_id
 from kernelderby.roofline.floors import OperatorShare, operator_share
 from kernelderby.roofline.recorded import Reached, recorded
 from kernelderby.roofline.selection import Key, RowCount, choose_group, group_rows, tallies
+from kernelderby.store.counts import counted
 
 SORTS = ("importance", "name", "shapes", "s")
 
@@ -44,7 +45,7 @@ class Listing:
     gpus: tuple[str, ...]
 
     def __repr__(self) -> str:
-        return f"Listing({len(self.operators)} operators)"
+        return f"Listing({counted(len(self.operators), 'operator')})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +63,8 @@ class Contract:
     best: dict[str, dict[str, Reached]]
 
     def __repr__(self) -> str:
-        counted = f"{len(self.solutions)} solutions, {len(self.workloads)} workloads"
-        return f"Contract({self.definition.name!r}: {counted})"
+        parts = f"{counted(len(self.solutions), 'solution')}, {counted(len(self.workloads), 'workload')}"
+        return f"Contract({self.definition.name!r}: {parts})"
 
 
 class RowsByDefinition(Protocol):

@@ -24,6 +24,7 @@ from kernelderby.roofline.floors import (
     weighted_share,
 )
 from kernelderby.roofline.recorded import Reached, Recorded, recorded
+from kernelderby.store.counts import counted
 
 PUBLISHED, TRACES = "published", "traces"
 
@@ -118,7 +119,7 @@ class Survey:
     warnings: tuple[str, ...]
 
     def __repr__(self) -> str:
-        return f"Survey({', '.join(each.id for each in self.gpus)}: {len(self.operators)} operators)"
+        return f"Survey({', '.join(each.id for each in self.gpus)}: {counted(len(self.operators), 'operator')})"
 
 
 def survey(
@@ -171,7 +172,7 @@ def _counted(catalog: Catalog, definition: Definition, origins: Collection[str])
         return chosen
     without = [workload.uuid for workload in chosen if workload.cost is None]
     if without:
-        more = f" and of {len(without) - 1} others" if without[1:] else ""
+        more = f" and of {counted(len(without) - 1, 'other')}" if without[1:] else ""
         path = catalog.workloads_path(definition.name)
         catalog.left_out(f"{path}: workload {without[0]}: cost{more}: is missing; run derby pack")
     return [workload for workload in chosen if workload.cost is not None]

@@ -15,6 +15,7 @@ from typing import Any
 
 from kernelderby.catalog import Catalog
 from kernelderby.errors import DerbyError
+from kernelderby.store.counts import counted
 
 AUTHOR = "candidates"
 _FOLDERS = ("definitions", "workloads", "solutions", "traces", "profiles", "certificates")
@@ -52,7 +53,7 @@ class Session:
         where a measuring verb has no seconds left."""
         is_measuring = words[0] in _MEASURING
         if is_measuring and self.seconds <= 0:
-            raise DerbyError(f"the session's budget is spent ({len(self.taken)} commands); end it")
+            raise DerbyError(f"the session's budget is spent ({counted(len(self.taken), 'command')}); end it")
         limit = min(self.command_seconds, self.seconds) if is_measuring else self.command_seconds
         start = time.monotonic()
         try:

@@ -1,11 +1,13 @@
-"""Whether a candidate takes longer than a base: a verdict with known error rates, from starts of three processes.
+"""Whether a candidate takes longer than a base: a verdict with known error rates, from starts of PAIRS processes each.
 
-In each start run the base, the base once more, and the candidate, each in a process of its own, in blocks of
-`base candidate again again candidate base` (ABBA), so that a drift that is linear over a block favours none.
-Of a block counts each process's mean log time over its two turns; of a start the median over its blocks, which an
-outlier cannot move. The differences between the two base processes are the noise of the machine as it is now; with
-those of the candidate they give one variance. Its degrees of freedom are of starts: two processes of one program
-differ by where their memory lies, which no number of turns within a start averages out.
+Two processes of one program differ by where their memory lies, which no number of turns within them averages out, and a
+few differ by ten times as much as most. So each start has several fresh processes of both sides. They run in blocks of
+`base candidate base candidate ... candidate base candidate base`: a drift that is linear over a block favours none.
+
+Of a block counts each process's mean log time over its two turns, of a start the median over its blocks, which an
+outlier cannot move. A base and a candidate that started beside each other are a pair, and pairs are compared by the
+signed-rank test: if both sides are the same program, each difference is as often above 0 as below, by as much. Nothing
+else is assumed, and a process far off counts no more than any other.
 """
 
 from __future__ import annotations
@@ -13,29 +15,32 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median
+from itertools import pairwise
+from statistics import NormalDist, median
 
-from kernelderby.statistics import student
+from kernelderby.statistics.rank_test import signed_rank_interval
 
-ORDER = ("base", "candidate", "again", "again", "candidate", "base")  # of the turns of a block
-FEWEST_STARTS, MOST_STARTS, BLOCKS = 4, 10, 3
+PAIRS, BLOCKS = 3, 3
+SIDES = ("base", "candidate")
+ROLES = tuple(f"{side} {number}" for number in range(1, PAIRS + 1) for side in SIDES)
+ORDER = ROLES + ROLES[::-1]  # of the turns of a block
+MOST_STARTS = 16
+_LOOKS = (5, 7, 10)  # after so many starts, and after the last one
 FALSE_ALARMS, MISSED = 0.005, 0.05  # one-sided, over all looks and workloads; of a change as large as the smallest
-_LEAST_NOISE = 2e-4  # of a start: clocks count in ticks, and equal numbers are no proof of no noise
 
 NO_REGRESSION, REGRESSION, CANNOT_TELL = "no regression", "regression", "cannot tell"
 
 
 @dataclass(frozen=True, slots=True)
 class Gated:
-    """change: candidate over base, less 1; low, high: its interval. band: how far two runs of the base alone may lie
-    apart by chance. detectable: the smallest slowdown that is found in 95 of 100 runs. starts: how many decided."""
+    """change: candidate over base, less 1; low, high: its interval. noise: how far two processes of the base lie apart,
+    their median. detectable: the smallest slowdown that is found in 95 of 100 runs. starts: how many decided."""
 
     verdict: str
     change: float
     low: float
     high: float
-    band: float
-    again: float
+    noise: float
     detectable: float
     starts: int
     base_us: float
@@ -45,60 +50,76 @@ class Gated:
 Blocks = Sequence[Sequence[float]]  # of a start: the time of each turn of ORDER in us, a block each
 
 
-def differences(blocks: Blocks) -> tuple[float, float]:
-    """Log of candidate over base, and of the base's second process over its first: medians over the blocks."""
-    found: dict[str, list[float]] = {"candidate": [], "again": []}
+def side_of(role: str) -> str:
+    return role.partition(" ")[0]
+
+
+def logs(blocks: Blocks) -> dict[str, float]:
+    """Of each process: the median over its blocks of the mean log time."""
+    found: dict[str, list[float]] = {role: [] for role in ROLES}
     for turns in blocks:
-        logs: dict[str, float] = dict.fromkeys(ORDER, 0.0)
-        for name, us in zip(ORDER, turns, strict=True):
-            logs[name] += math.log(us) / 2
-        base = logs["base"]
-        found["candidate"].append(logs["candidate"] - base)
-        found["again"].append(logs["again"] - base)
-    return median(found["candidate"]), median(found["again"])
+        sums = dict.fromkeys(ROLES, 0.0)
+        for role, us in zip(ORDER, turns, strict=True):
+            sums[role] += math.log(us) / 2
+        for role in ROLES:
+            found[role].append(sums[role])
+    return {role: median(each) for role, each in found.items()}
+
+
+def differences(blocks: Blocks) -> list[float]:
+    """Log of candidate over base, a pair of processes each."""
+    found = logs(blocks)
+    return [found[candidate] - found[base] for base, candidate in zip(ROLES[::2], ROLES[1::2], strict=True)]
+
+
+def looks(most: int) -> list[int]:
+    """After how many starts a run that may take so many looks at them."""
+    return [*(each for each in _LOOKS if each < most), most]
 
 
 def gated(starts: Sequence[Blocks], least: float, comparisons: int = 1, most: int = MOST_STARTS) -> Gated:
-    """starts: two or more. least: the smallest slowdown that counts, 0.01 of 1 %. comparisons: workloads that are gated
-    together. most: starts that the run may take; every look from FEWEST_STARTS on shares the false alarms."""
-    pairs = [differences(blocks) for blocks in starts]
-    number, looks = len(pairs), max(1, most - FEWEST_STARTS + 1)
-    found, again = ([pair[which] for pair in pairs] for which in (0, 1))
-    mean, noise_mean = sum(found) / number, sum(again) / number
-    freedom = 2 * number - 1
-    squares = sum((each - mean) ** 2 for each in found) + sum(each**2 for each in again)
-    error = max(math.sqrt(squares / freedom), _LEAST_NOISE) / math.sqrt(number)
-    alpha = FALSE_ALARMS / comparisons / looks
-    quantile = student.upper_quantile(alpha, freedom)
-    low, high = mean - quantile * error, mean + quantile * error
-    band = quantile * error
+    """least: the smallest slowdown that counts, 0.01 of 1 %. comparisons: workloads that are gated together. most:
+    starts that the run may take; all its looks share the false alarms."""
+    alpha = FALSE_ALARMS / comparisons / len(looks(most))
+    low, middle, high = signed_rank_interval([each for blocks in starts for each in differences(blocks)], alpha)
     threshold = math.log1p(least)
-    if low > 0 and mean >= threshold:
+    if low > 0 and middle >= threshold:
         verdict = REGRESSION
     elif high < threshold:
         verdict = NO_REGRESSION
     else:
         verdict = CANNOT_TELL
-    detectable = max(threshold, band) + student.upper_quantile(MISSED, freedom) * error
-    times = {name: median(_times(starts, name)) for name in ("base", "candidate")}
+    half = max(high - middle, middle - low)
+    missed = NormalDist().inv_cdf(1 - MISSED) / NormalDist().inv_cdf(1 - alpha)
+    bases = [[value for role, value in logs(blocks).items() if side_of(role) == "base"] for blocks in starts]
+    noise = median(abs(one - other) for each in bases for one, other in pairwise(each))
     return Gated(
         verdict,
-        change=math.expm1(mean),
-        low=math.expm1(low),
-        high=math.expm1(high),
-        band=math.expm1(band),
-        again=math.expm1(noise_mean),
-        detectable=math.expm1(detectable),
-        starts=number,
-        base_us=times["base"],
-        candidate_us=times["candidate"],
+        change=math.expm1(middle),
+        low=_ratio(low),
+        high=_ratio(high),
+        noise=math.expm1(noise),
+        detectable=_ratio(max(threshold, half) + missed * half),
+        starts=len(starts),
+        base_us=_time(starts, "base"),
+        candidate_us=_time(starts, "candidate"),
     )
 
 
-def _times(starts: Sequence[Blocks], name: str) -> list[float]:
-    return [us for blocks in starts for turns in blocks for each, us in zip(ORDER, turns, strict=True) if each == name]
+def _ratio(log: float) -> float:
+    return math.expm1(log) if log < 700 else math.inf
+
+
+def _time(starts: Sequence[Blocks], side: str) -> float:
+    return median(
+        us
+        for blocks in starts
+        for turns in blocks
+        for role, us in zip(ORDER, turns, strict=True)
+        if side_of(role) == side
+    )
 
 
 def is_decided(found: Gated, most: int = MOST_STARTS) -> bool:
     """Whether another start is of no use."""
-    return found.starts >= most or (found.starts >= FEWEST_STARTS and found.verdict != CANNOT_TELL)
+    return found.starts >= most or (found.starts in looks(most) and found.verdict != CANNOT_TELL)

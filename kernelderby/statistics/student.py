@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from statistics import NormalDist
-
 NORMAL = 1.960  # of the normal distribution
 # For 1 to 30 degrees of freedom (any table of it).
 _TABLE = (
@@ -19,17 +16,3 @@ def quantile(freedom: int) -> float:
     if freedom <= len(_TABLE):
         return _TABLE[freedom - 1]
     return NORMAL + (NORMAL**3 + NORMAL) / (4 * freedom)
-
-
-def upper_quantile(tail: float, freedom: int) -> float:
-    """The quantile with this probability above it, for 5 or more degrees of freedom and a tail from 1e-5 on: four terms
-    of the expansion in 1 / freedom (Abramowitz and Stegun, 26.7.5), within 1 % from 7 on."""
-    z = NormalDist().inv_cdf(1 - tail)
-    terms = (
-        z,
-        (z**3 + z) / 4,
-        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
-        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
-        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
-    )
-    return math.fsum(term / float(freedom) ** power for power, term in enumerate(terms))

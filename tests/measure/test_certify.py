@@ -106,7 +106,7 @@ def test_renamed_and_moved_code_is_certified_and_a_forged_certificate_found(derb
     assert not Catalog.open(repository).solution("toy_cuda").has_code(before.hash)
 
     code, out, _ = derby("certify", "--root", repository)
-    assert (code, out.count("\n")) == (0, 1) and "toy_cuda: the same machine code (1 kernels)" in out
+    assert (code, out.count("\n")) == (0, 1) and "toy_cuda: the same machine code (1 kernel)" in out
     now = Catalog.open(repository).solution("toy_cuda")
     assert now.has_code(before.hash) and now.has_code(before.text_hash) and not now.has_code("0" * 16)
     assert problems(repository) == []
@@ -255,7 +255,7 @@ def test_other_host_code_keeps_graph_times_alone(derby, repository):
     assert code == 1 and not certificate(repository).exists()
     why = "cudaPeekAtLastError instead of cudaGetLastError; the launch is the same."
     code, out, _ = derby("certify", "--root", repository, "--host-change", why)
-    assert code == 0 and "the same kernels, other host code (1 kernels)" in out
+    assert code == 0 and "the same kernels, other host code (1 kernel)" in out
     now = Catalog.open(repository).solution("toy_cuda")
     assert now.has_kernels(before.hash) and not now.has_code(before.hash) and problems(repository) == []
     assert derby("certify", "--check", "--root", repository)[0] == 0

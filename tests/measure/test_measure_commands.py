@@ -34,7 +34,7 @@ def test_check_json_and_exit_code_of_what_is_right(derby, misbehaviours):
 def test_a_named_solution_that_is_skipped_is_no_success(derby, misbehaviours):
     words = ("check", "--root", misbehaviours, "--device", "cpu", "--seeds", 1)
     code, out, _ = derby(*words, "--solutions", "honest,wants_a_library")
-    assert code == 1 and "3 passed, 0 failed, 1 solutions skipped" in out and "FAIL" not in out
+    assert code == 1 and "3 passed, 0 failed, 1 solution skipped" in out and "FAIL" not in out
     assert derby(*words, "--solutions", "wants_a_library")[0] == 1
     rows = list(csv.DictReader(derby(*words, "honest", "--format", "csv")[1].splitlines()))
     assert [(row["solution"], row["case"], row["status"]) for row in rows] == [

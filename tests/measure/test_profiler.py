@@ -159,7 +159,7 @@ def test_records_without_timestamps_are_counted_and_older_ones_dropped(cupti):
         cupti, kernel(10_900, 10_950, 1), kernel(0, 0, 2), kernel(10_500, 10_600, 3), kernel(-2_000_000, -1_000_000, 4)
     )
     assert [one.correlation for one in recording.kernels] == [3, 1]
-    assert "1 records without timestamps were left out" in recording.warnings
+    assert "left out: 1 record without timestamps" in recording.warnings
 
 
 def test_markers_pair_by_id_across_threads_and_capture_ends(cupti):

@@ -92,11 +92,11 @@ def with_other_code(entries):
         (lambda entries: [*entries, dict(entries[1])], False, "does not follow"),
         (with_other_code, False, "line 1 does not follow"),
         (with_secret, True, "the secret is not the one that was committed to"),
-        (with_secret, True, "2 rows have inputs that the secret does not draw"),
-        (with_other_code, True, "1 rows are of code that the session did not begin with"),
-        (lambda entries: [each for each in entries if each["kind"] != "row"], True, "2 rows of the session are in"),
+        (with_secret, True, "2 rows with inputs that the secret does not draw"),
+        (with_other_code, True, "1 row of code that the session did not begin with"),
+        (lambda entries: [each for each in entries if each["kind"] != "row"], True, "2 rows of the session in"),
         (lambda entries: entries[1:], True, "does not begin with a commitment"),
-        (lambda entries: [*entries[:-1], dict(entries[1]), entries[-1]], True, "1 rows are sealed twice"),
+        (lambda entries: [*entries[:-1], dict(entries[1]), entries[-1]], True, "1 row sealed twice"),
         (lambda entries: [], True, "does not begin with a commitment"),
     ],
 )
@@ -111,8 +111,8 @@ def test_a_changed_seal_does_not(sealed, change, again, told):
     ("change", "told"),
     [
         (lambda lines: [line.replace(b'"eager"', b'"eager" ') for line in lines], "not in the files as they were"),
-        (lambda lines: lines[:-1], "1 rows are sealed and not in the files"),
-        (lambda lines: [*lines, lines[-1].replace(b"evaluation", b"evaluation2")], "1 rows of the session are in"),
+        (lambda lines: lines[:-1], "1 row sealed and not in the files"),
+        (lambda lines: [*lines, lines[-1].replace(b"evaluation", b"evaluation2")], "1 row of the session in"),
     ],
 )
 def test_rows_that_were_changed_dropped_or_added(sealed, change, told):
@@ -140,9 +140,9 @@ def test_broken_rows_and_seals_are_problems_and_the_rest_is_looked_at(sealed):
     verified, pipe, other = verify(root / "traces")
     assert "it is no regular file" in pipe.problems[0] and "line 1 does not follow" in other.problems[0]
     assert any("z.jsonl: cannot be read" in problem for problem in verified.problems)
-    assert "7 rows of the session are in the files and not sealed" in verified.problems, verified.problems
-    assert "2 rows are of code that the session did not begin with" in verified.problems
-    assert "3 rows have inputs that the secret does not draw" in verified.problems, verified.problems
+    assert "7 rows of the session in the files and not sealed" in verified.problems, verified.problems
+    assert "2 rows of code that the session did not begin with" in verified.problems
+    assert "3 rows with inputs that the secret does not draw" in verified.problems, verified.problems
 
 
 TOOLS = {"ssh-keygen": ("{}", "{}.pub", ".sig"), "minisign": ("{}.key", "{}.pub", ".minisig")}

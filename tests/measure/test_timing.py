@@ -52,7 +52,7 @@ def test_an_iteration_without_records_has_no_time():
 
 def test_records_without_timestamps_are_noted():
     spans = spans_of_records([(0, 0), (1_001_000, 1_002_000)], [(1_000_000, 1_010_000)])
-    assert spans.spans_us == [1.0] and spans.notes == ["1 records without timestamps were left out"]
+    assert spans.spans_us == [1.0] and spans.notes == ["left out: 1 record without timestamps"]
 
 
 class FakeCupti(ModuleType):

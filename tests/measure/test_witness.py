@@ -39,7 +39,7 @@ def test_nothing_speaks_against_what_is_honest(eager):
     [
         (series(wall=300), "it waits 234 us longer"),
         (series(outside=NO_FLUSH), "no flush"),
-        (series(outside=3), "outside of its calls (the median iteration has 3 records there)"),
+        (series(outside=3), "outside of its calls (records there in the median iteration: 3)"),
         (series(busy=0.9), "it claims a busy GPU for 0.9 us, where its graph takes 10.0"),
     ],
 )
@@ -55,7 +55,7 @@ def test_what_happens_now_and_then_is_no_proof():
 
 
 def test_who_writes_into_its_outputs_leaves_nothing_behind_its_window():
-    assert "1 records there" in against(series(outside=1), series(), copies=0)
+    assert "records there in the median iteration: 1" in against(series(outside=1), series(), copies=0)
     assert against(series(), series(), copies=0) == ""
 
 

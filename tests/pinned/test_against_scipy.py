@@ -8,7 +8,7 @@ import pytest
 stats = pytest.importorskip("scipy.stats")
 from kernelderby.statistics import student  # noqa: E402
 from kernelderby.statistics.means import geometric_mean  # noqa: E402
-from kernelderby.statistics.rank_test import holm, mann_whitney  # noqa: E402
+from kernelderby.statistics.rank_test import holm, mann_whitney, signed_rank_interval  # noqa: E402
 
 
 def test_students_quantiles():
@@ -16,9 +16,6 @@ def test_students_quantiles():
         assert student.quantile(freedom) == pytest.approx(stats.t.ppf(0.975, freedom), abs=6e-4)
     for freedom in (31, 40, 100, 1000):
         assert student.quantile(freedom) == pytest.approx(stats.t.ppf(0.975, freedom), rel=2e-3)
-    for freedom in (7, 12, 50):
-        for tail in (0.05, 1e-3, 1e-5):
-            assert student.upper_quantile(tail, freedom) == pytest.approx(stats.t.isf(tail, freedom), rel=0.01)
 
 
 def test_geometric_means():
@@ -34,6 +31,22 @@ def test_mann_whitney(ties):
         one, two = (random.integers(0, 50, random.integers(5, 40)) // ties * ties for _ in range(2))
         wanted = stats.mannwhitneyu(one, two, alternative="two-sided", method="asymptotic", use_continuity=True)
         assert mann_whitney(array("q", one.tolist()), array("q", two.tolist())) == pytest.approx(wanted.pvalue)
+
+
+def test_signed_rank_intervals_end_where_the_test_decides():
+    """The interval holds each shift that the exact test does not refuse."""
+    random = np.random.default_rng(3)
+    for count in (6, 15, 48):
+        values, alpha = random.normal(0.3, 1, count), 0.02
+        low, _, high = signed_rank_interval(values.tolist(), alpha)
+        for shift, way in (
+            (low - 1e-9, "greater"),
+            (low + 1e-9, "greater"),
+            (high - 1e-9, "less"),
+            (high + 1e-9, "less"),
+        ):
+            found = stats.wilcoxon(values - shift, alternative=way, method="exact")
+            assert (found.pvalue <= alpha) == (not low < shift < high)
 
 
 def test_holm_by_hand():

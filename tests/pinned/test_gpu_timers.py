@@ -320,7 +320,7 @@ def test_an_odd_stamp_is_an_error(gpu, monkeypatch):
 
 def test_records_with_one_time_are_left_out_and_told():
     found = spans_of_records([(OPENED, CLOSED), (0, CLOSED), (OPENED + 5 * US, 0)], [(OPENED, CLOSED)])
-    assert found.spans_us == [10.0] and found.notes == ["2 records without timestamps were left out"]
+    assert found.spans_us == [10.0] and found.notes == ["left out: 2 records without timestamps"]
 
 
 def test_what_comes_after_waits_for_the_clocks_to_settle(gpu):

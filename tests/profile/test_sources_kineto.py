@@ -109,10 +109,10 @@ def test_gpu_work_without_a_duration_is_left_out_and_counted(tmp_path):
     profile = open_profile(write(tmp_path, trace(*WORK, *odd)))
     assert list(profile.spans()) == list(open_profile(write(tmp_path, trace(*WORK), "whole.json")).spans())
     assert profile.warnings == [
-        "2 GPU operations have no valid times and are left out",
-        "1 kernels have no launch in the file, so it is not known in which ranges they ran",
+        "left out: 2 GPU operations without valid times",
+        "1 kernel has no launch in the file, so it is not known in which ranges they ran",
     ]
-    with pytest.raises(DerbyError, match="no GPU work in the trace .1 GPU operations have no valid times"):
+    with pytest.raises(DerbyError, match="no GPU work in the trace .left out: 1 GPU operation without valid times"):
         open_profile(write(tmp_path, trace(odd[0]), "none.json"))
 
 
@@ -122,12 +122,9 @@ def test_times_that_are_none_are_left_out_and_counted(tmp_path, key, odd):
     whole = open_profile(write(tmp_path, trace(*WORK), "whole.json"))
     profile = open_profile(write(tmp_path, trace(*WORK, {**WORK[7], key: odd})))
     assert list(profile.spans()) == list(whole.spans())
-    assert "1 GPU operations have no valid times and are left out" in profile.warnings
+    assert "left out: 1 GPU operation without valid times" in profile.warnings
     call = {**next(each for each in WORK if each["cat"] == "cuda_runtime"), "ts": odd}
-    assert (
-        "1 calls and ranges have no valid times and are left out"
-        in open_profile(write(tmp_path, trace(*WORK, call))).warnings
-    )
+    assert "left out: 1 call or range without valid times" in open_profile(write(tmp_path, trace(*WORK, call))).warnings
 
 
 def test_a_trace_of_jax(tmp_path):
@@ -176,7 +173,7 @@ def test_the_order_of_events_does_not_matter(tmp_path):
         ("[1, 2", "no valid JSON"),
         ([[[]]], "no GPU work"),
         (trace(event("cpu_op", "aten::mm", 1, 2)), "no GPU work"),
-        (trace({"ph": "X", "cat": "kernel", "name": "k", "ts": "soon", "dur": 1}), "1 GPU operations have no valid"),
+        (trace({"ph": "X", "cat": "kernel", "name": "k", "ts": "soon", "dur": 1}), "left out: 1 GPU operation without"),
         (trace({"ph": "X", "cat": "kernel", "ts": 1, "dur": 1}), "an event of the trace is malformed"),
     ],
 )

@@ -59,7 +59,7 @@ def test_a_kernel_without_a_launch_row_is_counted_whether_or_not_spans_were_walk
     assert walked.unlinked_launches == 1
     list(walked.spans())
     assert [each for each in walked.warnings if "launch" in each] == [
-        "1 kernels have no launch in the file, so it is not known in which ranges they ran"
+        "1 kernel has no launch in the file, so it is not known in which ranges they ran"
     ]
 
 

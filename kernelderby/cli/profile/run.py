@@ -21,6 +21,7 @@ from kernelderby.cli.options import (
     written_root_option,
 )
 from kernelderby.cli.output import say_json, say_line, warn
+from kernelderby.store.counts import counted
 
 _DEFAULT_OUT = Path("reports") / "profiles"
 
@@ -169,8 +170,8 @@ def _lines(result: Any) -> list[str]:
     if result.path is None:
         return [f"{result.solution} on {result.workload}: no profile: {_why(result)}"]
     lines = [
-        f"{result.path}: {result.bytes / 1e6:.2f} MB, {result.kernels} kernels"
-        + (f" in {result.iterations} calls" if result.iterations else "")
+        f"{result.path}: {result.bytes / 1e6:.2f} MB, {counted(result.kernels, 'kernel')}"
+        + (f" in {counted(result.iterations, 'call')}" if result.iterations else "")
     ]
     return lines + [f"warning: {text}" for text in result.warnings]
 
@@ -198,7 +199,8 @@ def _lost_calls(path: Path, calls: int) -> list[str]:
     if whole == calls:
         return []
     return [
-        f"{calls - whole} of {calls} calls have no or little GPU work in the file (others: {fullest} operations); the "
+        f"{calls - whole} of {counted(calls, 'call has', 'calls have')} no or little GPU work in the file (others: "
+        f"{fullest} operations); the "
         "recorder lost it: record with another one (--with cupti)"
     ]
 

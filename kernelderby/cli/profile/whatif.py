@@ -11,6 +11,7 @@ from kernelderby.cli.options import FACTOR, DerbyCommand, root_option
 from kernelderby.cli.output import Output, output_options
 from kernelderby.cli.profile.common import files_argument, pipelines, short_names, solution_option, within_option
 from kernelderby.errors import DerbyError
+from kernelderby.store.counts import counted
 
 
 @click.command(cls=DerbyCommand, short_help="What the pipeline gains if a stage ran faster (Amdahl).")
@@ -116,7 +117,9 @@ def _workload(catalog: Any, definition: str, word: str) -> Any:
     found = [workload for workload in known if is_named(workload, word)]
     if len(found) != 1:
         axes = ", ".join(f"{name}={value}" for workload in known for name, value in workload.axes.items())
-        raise DerbyError(f"--workload: {word!r} fits {len(found)} workloads of {definition}; there are {axes}")
+        raise DerbyError(
+            f"--workload: {word!r} fits {counted(len(found), 'workload')} of {definition}; there are {axes}"
+        )
     return found[0]
 
 

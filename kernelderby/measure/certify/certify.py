@@ -47,6 +47,7 @@ from kernelderby.measure.certify.python import python_digest
 from kernelderby.measure.machine.revisions import at_revision, has_revision, revision_of
 from kernelderby.measure.wire.process import interruptible
 from kernelderby.measure.wire.replies import LaunchesSeen
+from kernelderby.store.counts import counted
 from kernelderby.store.files import write_whole
 
 _BUILDS = 2  # at a time
@@ -123,7 +124,7 @@ def certify_launches(root: Path, names: Sequence[str], since: str) -> list[Certi
                 codes = [*_build_all(catalog, [(former.root, then), (root, now)]).values()]
                 codes[0] = _with_added(codes[0], codes[1])
             alike, told = _alike(catalog, former.root, then, now, workloads, sorted({row.gpu for row in gone}))
-            why = f"launches recorded: the same on {len(alike)} of {len(workloads)} recorded workloads"
+            why = f"launches recorded: the same on {len(alike)} of {counted(len(workloads), 'recorded workload')}"
             found = _judge(then, now, {then.text_hash: codes[0], now.text_hash: codes[1]}, why)
             if not alike or not isinstance(found, Certificate):
                 verdicts.append(Certified(now.name, False, (*(found if isinstance(found, list) else ()), *told[:3])))
@@ -305,7 +306,7 @@ def _write(root: Path, name: str, certificate: Certificate) -> str:
     write_whole(path, msgspec.json.format(data, indent=1) + b"\n")
     what = "the same machine code" if certificate.host_change is None else "the same kernels, other host code"
     built = certificate.code.compiler != UNBUILT
-    return f"{what} ({f'{len(certificate.code.kernels)} kernels' if built else 'nothing to build'}): wrote {path}"
+    return f"{what} ({counted(len(certificate.code.kernels), 'kernel') if built else 'nothing to build'}): wrote {path}"
 
 
 def _build_all(catalog: Catalog, jobs: Iterable[tuple[Path, Solution]]) -> dict[str, MachineCode | str]:

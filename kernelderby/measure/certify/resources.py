@@ -22,6 +22,7 @@ from kernelderby.measure.certify.fenced import fenced
 from kernelderby.measure.certify.launches import LaunchRecorder, compiled_kernel, launches_of
 from kernelderby.measure.wire.replies import KernelsSeen
 from kernelderby.measure.wire.sources import cache_folder
+from kernelderby.store.counts import counted
 from kernelderby.store.demangle import demangled, function_name
 from kernelderby.store.files import write_whole
 
@@ -83,7 +84,9 @@ def _demands(definition: Definition, solution: Solution, workload: Workload, gpu
         return (), told
     first = len(recorder.kernels) // 2  # of two calls alike the second
     others = len(told) - (len(recorder.kernels) - first)
-    return tuple(recorder.kernels[first:]), f"{others} launches by torch or a library beside them" if others else ""
+    return tuple(
+        recorder.kernels[first:]
+    ), f"{counted(others, 'launch', 'launches')} by torch or a library beside them" if others else ""
 
 
 def _of_library(definition: Definition, solution: Solution) -> _Demands:

@@ -33,6 +33,7 @@ import torch
 
 from kernelderby.measure.clock.graphs import NotCapturable, captured
 from kernelderby.measure.clock.spans import Spans
+from kernelderby.store.counts import counted
 
 CUPTI = "cupti-graph-eager-2"
 CUDA_EVENTS = "events-graph-eager-2"
@@ -234,9 +235,9 @@ def spans_of_records(
         found.busy_us.append(covered(inside) / 1e3)
         counts.append(len(inside))
     if len(known) < len(records):
-        found.notes.append(f"{len(records) - len(known)} records without timestamps were left out")
+        found.notes.append(f"left out: {counted(len(records) - len(known), 'record')} without timestamps")
     if len(set(counts)) > 1:
-        found.notes.append(f"iterations launched {min(counts)} to {max(counts)} kernels and copies")
+        found.notes.append(f"iterations launched {min(counts)} to {counted(max(counts), 'kernel')} and copies")
     return found
 
 

@@ -15,6 +15,7 @@ from kernelderby.measure.machine.probe import Machine
 from kernelderby.measure.tune.run import Result, expect_tunable, log_path, write_table
 from kernelderby.measure.tune.turns import TuneSettings
 from kernelderby.store.appended import append_line
+from kernelderby.store.counts import counted
 
 _START_SECONDS = 600.0  # of a task's deadline: the first compilation of all candidates
 _CANDIDATES = 64  # that a task may have within its deadline, each with all its turns at the --timeout
@@ -70,7 +71,8 @@ class ClusterTune:
             self._found[kind, solution.name], self._before[kind, solution.name] = result, before
             if done := [each for each in workloads if each.uuid in before.found]:
                 self.note(
-                    f"{solution.name}: a run that did not end has tuned {len(done)} of {len(workloads)} workloads"
+                    f"{solution.name}: a run that did not end has tuned {len(done)} of "
+                    f"{counted(len(workloads), 'workload')}"
                 )
             for workload in workloads:
                 if workload in done:

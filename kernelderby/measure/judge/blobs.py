@@ -14,6 +14,7 @@ from kernelderby.catalog import Catalog, Definition, Workload
 from kernelderby.catalog.workloads import CountedCost
 from kernelderby.errors import DerbyError
 from kernelderby.measure.judge.blame import Uncountable
+from kernelderby.store.counts import counted
 from kernelderby.store.fields import convert, read_text
 from kernelderby.store.files import inside, read_bytes, write_whole
 
@@ -75,7 +76,10 @@ def changes_of(catalog: Catalog, definition: Definition, workloads: list[Workloa
         except Uncountable as error:
             uncounted.append(str(error))
     if uncounted and not check:
-        changes.append(f"{definition.place}: {len(uncounted)} workloads have no cost, so no S: {uncounted[0]}")
+        changes.append(
+            f"{definition.place}: {counted(len(uncounted), 'workload has', 'workloads have')} no cost, so no S: "
+            f"{uncounted[0]}"
+        )
     return changes + _write_costs(catalog.workloads_path(definition.name), costs, check)
 
 
@@ -200,7 +204,7 @@ def _write_costs(path: Path, costs: dict[str, dict[str, Any]], check: bool) -> l
         return []
     if not check:
         write_whole(path, "\n".join(lines))
-    return [f"{path}: cost of {stale} workloads"]
+    return [f"{path}: cost of {counted(stale, 'workload')}"]
 
 
 def _known(line: str, costs: dict[str, dict[str, Any]]) -> tuple[dict[str, Any], dict[str, Any] | None]:

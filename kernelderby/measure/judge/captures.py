@@ -10,6 +10,7 @@ from kernelderby.measure.judge.exchange import PASSED, Exchange
 from kernelderby.measure.judge.inputs import InputMaker
 from kernelderby.measure.wire.replies import Failed, Verdict
 from kernelderby.rows.measurement import Status
+from kernelderby.store.counts import counted
 
 
 def capture(exchange: Exchange) -> None:
@@ -51,7 +52,9 @@ def overtaken(exchange: Exchange, larger: InputMaker) -> Verdict:
     except Failed as failed:
         raise Failed(Status.GRAPH_OVERTAKEN, f"{after}: {failed.message}", failed.gone) from failed
     if nbytes:
-        return Verdict(Status.GRAPH_OVERTAKEN, f"{after}, wrote into {nbytes} bytes that were no longer its own")
+        return Verdict(
+            Status.GRAPH_OVERTAKEN, f"{after}, wrote into {counted(nbytes, 'byte')} that were no longer its own"
+        )
     return PASSED
 
 

@@ -13,6 +13,7 @@ from kernelderby.measure.judge.exchange import Exchange, unchanged
 from kernelderby.measure.judge.mismatch import look_closer
 from kernelderby.measure.wire.replies import Verdict, Wrong
 from kernelderby.rows.measurement import Status
+from kernelderby.store.counts import counted
 
 _LOOKED_AT = (Status.WRONG_VALUES, Status.NOT_A_NUMBER)
 
@@ -50,7 +51,7 @@ class CheckRounds:
                 elements = sum(tensor.numel() for tensor in exchange.sets[0].outputs.values())
                 return Verdict(
                     Status.UNWRITTEN,
-                    f"{unwritten} of {elements} output elements were never written",
+                    f"{unwritten} of {counted(elements, 'output element was', 'output elements were')} never written",
                     first.verdict.correctness,
                 )
             if first.verdict.status is not Status.PASSED:

@@ -15,6 +15,7 @@ from kernelderby.measure.judge.blame import DefinitionFailed, blamed_on
 from kernelderby.measure.judge.checksums import bytes_of
 from kernelderby.measure.wire.replies import Verdict, Wrong
 from kernelderby.rows.measurement import Correctness, Status
+from kernelderby.store.counts import counted
 
 # Bytes that outputs are filled with before each of the two rounds. An element that holds both in turn was never
 # written. 0xFF.. is NaN in every float type, 0x7F.. a huge number or NaN.
@@ -39,7 +40,7 @@ def named_outputs(definition: Definition, returned: Any) -> dict[str, Any]:
         return {name: returned[name] for name in names}
     values = list(returned) if isinstance(returned, (tuple, list)) else [returned]
     if len(values) != len(names):
-        raise Wrong(Status.WRONG_SHAPE, f"returned {len(values)} outputs, not {len(names)}")
+        raise Wrong(Status.WRONG_SHAPE, f"returned {counted(len(values), 'output')}, not {len(names)}")
     return dict(zip(names, values, strict=True))
 
 
@@ -213,7 +214,8 @@ def compare(definition: Definition, outputs: Outputs, references: Outputs) -> Ve
     if distance.not_numbers:
         return Verdict(
             Status.NOT_A_NUMBER,
-            f"{distance.not_numbers} of {distance.elements} elements are NaN or infinite where the reference is finite",
+            f"{distance.not_numbers} of {counted(distance.elements, 'element is', 'elements are')} NaN or infinite "
+            "where the reference is finite",
             correctness,
         )
     short = [each for tolerance in tolerances if (each := distance.too_few(tolerance))]

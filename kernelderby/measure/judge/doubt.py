@@ -21,6 +21,7 @@ from kernelderby.measure.judge.exchange import PASSED
 from kernelderby.measure.judge.relay import Pacemaker, Relay, Relayed
 from kernelderby.measure.wire.replies import Verdict
 from kernelderby.rows.measurement import Status
+from kernelderby.store.counts import counted
 
 # A claim that is half of what the judge's clock says, less this much, is no slow host and no accident.
 _NO_ACCIDENT_US = {"cuda": 400.0, "cpu": 20_000.0}
@@ -108,7 +109,7 @@ class SecondLook:
         try:
             there = self._batches.sets(wanted)
         except NotCapturable as error:
-            judged.graph_missing = f"over {wanted} sets of inputs: {error}"
+            judged.graph_missing = f"over {counted(wanted, 'set')} of inputs: {error}"
             there = wanted
         for kind, claimed in left.items():
             if kind == "graph" and judged.graph_missing:

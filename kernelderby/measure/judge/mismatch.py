@@ -12,6 +12,7 @@ import torch
 
 from kernelderby.catalog import Definition, Tolerance
 from kernelderby.measure.judge.correctness import DEFAULT_TOLERANCE, Outputs, reference_outputs
+from kernelderby.store.counts import counted
 
 _FIRST = 4  # elements that are shown
 _TILES = (16, 32, 64, 128, 256)
@@ -47,7 +48,7 @@ def _of_output(definition: Definition, name: str, output: torch.Tensor, expected
         return
     finite = wanted[wanted.isfinite()]
     scale = float(finite.double().square().mean().sqrt()) if finite.numel() else 0.0
-    many = f"{len(places)} of {expected.numel()} elements differ"
+    many = f"{len(places)} of {counted(expected.numel(), 'element differs', 'elements differ')}"
     yield f"{name}: {many}; the reference's root mean square is {scale:.4g}"
     for place in places[:_FIRST].tolist():
         at = tuple(place)

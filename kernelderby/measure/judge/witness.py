@@ -16,6 +16,7 @@ from kernelderby.measure.clock.spans import Spans
 from kernelderby.measure.clock.timing import NO_FLUSH
 from kernelderby.measure.wire.replies import Wrong
 from kernelderby.rows.measurement import Status
+from kernelderby.store.counts import counted
 
 # Beside the span and the host's time to enqueue, the wall clock sees the first launch and the wake-up behind the last
 # record. In 2,020 rows of an H200 (2026-11-22) that was 19 us in 99 of 100, and never over 1 % of the span beside it.
@@ -36,7 +37,11 @@ def witnessed(series: Spans, copies: int) -> Spans:
         series,
         spans_us=[series.spans_us[number] for number in kept],
         busy_us=[series.busy_us[number] for number in kept] if series.busy_us else [],
-        notes=[*series.notes, f"{left_out} of {len(series.outside)} calls are left out: work outside of their windows"],
+        notes=[
+            *series.notes,
+            f"{left_out} of {counted(len(series.outside), 'call is', 'calls are')} left out: work outside of their "
+            "windows",
+        ],
     )
 
 
@@ -53,7 +58,7 @@ def contradiction(taken: Mapping[str, Sequence[Spans]], kind: str, copies: int, 
     if 2 * sum(count == NO_FLUSH for count in outside) > len(outside):
         return "no flush was recorded before its calls"
     if 2 * sum(count > copies for count in outside) > len(outside):
-        return f"it works outside of its calls (the median iteration has {statistics.median(outside):g} records there)"
+        return f"it works outside of its calls (records there in the median iteration: {statistics.median(outside):g})"
     busy, graph = (_median([span for each in found for span in each]) for found in _busy_and_graph(taken))
     if busy is not None and graph is not None and busy < _LEAST_BUSY * graph:
         return f"it claims a busy GPU for {busy:.1f} us, where its graph takes {graph:.1f}"

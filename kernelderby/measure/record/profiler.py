@@ -32,6 +32,7 @@ from kernelderby.measure.record.records import (
     WaitRecord,
 )
 from kernelderby.measure.wire.replies import GpuSeen
+from kernelderby.store.counts import counted
 
 Work = TypeVar("Work", KernelRecord, CopyRecord, FillRecord)
 
@@ -284,7 +285,7 @@ def _put_in_order(records: list[Work], recording: ProcessRecording) -> None:
     capture began."""
     dated = [one for one in records if one.start and one.end]
     if len(dated) < len(records):
-        recording.warnings.append(f"{len(records) - len(dated)} records without timestamps were left out")
+        recording.warnings.append(f"left out: {counted(len(records) - len(dated), 'record')} without timestamps")
     begun = (one for one in dated if one.start >= recording.start_ns - SLACK_NS)
     records[:] = sorted(begun, key=lambda one: (one.start, one.end))
 

@@ -24,6 +24,7 @@ from kernelderby.measure.judge.cases import Case
 from kernelderby.measure.machine.tools import find_tool
 from kernelderby.measure.record.run import Ended, run_bounded, worker_environment
 from kernelderby.rows.row import Status
+from kernelderby.store.counts import counted
 
 Job = tuple[Definition, tuple[Solution, ...], tuple[Case, ...]]
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
@@ -58,7 +59,7 @@ class SanitizerFinding:
     count: int = 1
 
     def __str__(self) -> str:
-        times = f" ({self.count} times)" if self.count > 1 else ""
+        times = f" ({counted(self.count, 'time')})" if self.count > 1 else ""
         at = f"{self.where}: " if self.where else ""
         return f"{at}{self.what}{times}" + (f", {self.example}" if self.example else "")
 

@@ -1,4 +1,4 @@
-"""The candidate against the base, and the base against itself, in turn: what `derby gate` decides from."""
+"""Processes of the candidate and of the base in turn, start after start: what `derby gate` decides from."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from secrets import randbelow
 
 from kernelderby.catalog import Definition, Solution, Workload
 from kernelderby.catalog.selection import workload_label
@@ -27,7 +28,20 @@ from kernelderby.measure.wire.remote import RemoteHands
 from kernelderby.measure.wire.replies import Failed, Verdict, Wrong
 from kernelderby.measure.wire.still import standing_still
 from kernelderby.rows.measurement import Status
-from kernelderby.statistics.gate import BLOCKS, CANNOT_TELL, MOST_STARTS, ORDER, REGRESSION, Gated, gated, is_decided
+from kernelderby.statistics.gate import (
+    BLOCKS,
+    CANNOT_TELL,
+    MOST_STARTS,
+    ORDER,
+    PAIRS,
+    REGRESSION,
+    ROLES,
+    Gated,
+    gated,
+    is_decided,
+    side_of,
+)
+from kernelderby.store.counts import counted
 
 _COOLING_SECONDS = 2
 
@@ -83,7 +97,9 @@ class Gate:
         told: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.definition, self.machine, self.settings, self.told = definition, machine, settings, told
-        self.sides = {"base": base, "again": base, "candidate": candidate}
+        by_side = {"base": base, "candidate": candidate}
+        self.sides = {role: by_side[side_of(role)] for role in ROLES}
+        self.root = candidate.root
         self._sensors = GpuSensors(machine.gpu.uuid) if machine.gpu else None
         self._workers: dict[str, WorkerProcess] = {}
 
@@ -92,12 +108,12 @@ class Gate:
         starts: dict[str, list[list[list[float]]]] = {each.uuid: [] for each in workloads}
         kinds: dict[str, str] = {}
         found: dict[str, GatedWorkload] = {}
-        with exclusive(self.machine, self.sides["candidate"].root):
+        with exclusive(self.machine, self.root):
             for number in range(1, self.settings.most + 1):
                 left = [each for each in workloads if each.uuid not in found]
                 if not left:
                     break
-                self.told(f"start {number} of at most {self.settings.most}, {len(left)} workloads left")
+                self.told(f"start {number} of at most {self.settings.most}, {counted(len(left), 'workload')} left")
                 try:
                     for workload in left:
                         if not self._workers:
@@ -110,8 +126,7 @@ class Gate:
                             continue
                         starts[workload.uuid].append(blocks)
                         kinds[workload.uuid] = kind
-                        if len(starts[workload.uuid]) > 1:
-                            self._decide(workload, kind, starts[workload.uuid], len(workloads), found)
+                        self._decide(workload, kind, starts[workload.uuid], len(workloads), found)
                 except _Out as out:  # it does not load
                     found |= {each.uuid: _failed(each, out) for each in left}
                 finally:
@@ -154,7 +169,7 @@ class Gate:
     def _measured(self, workload: Workload, start: int) -> tuple[str, list[list[float]]]:
         """The kind of time, and the median of each turn, a block a list."""
         own = secret.of_workload(self.settings.secret, f"{workload.uuid}/{start}")
-        table = JudgesTable.of(self.sides["candidate"].root, self.definition, workload, self.machine, own)
+        table = JudgesTable.of(self.root, self.definition, workload, self.machine, own)
         races: dict[str, Race] = {}
         try:
             for role, side in self.sides.items():
@@ -169,7 +184,8 @@ class Gate:
                 blocks.append([each.medians[kind] for each in turns_])
                 for role, claim in zip(ORDER, turns_, strict=True):
                     claims[role].append(claim)
-            for role in races:
+            # One of a side, and no process knows whether it is that one.
+            for role in (f"{side} {1 + randbelow(PAIRS)}" for side in ("base", "candidate")):
                 self._doubt(role, table, races[role], claims[role])
             return kind, blocks
         finally:
@@ -248,7 +264,7 @@ def _told(error: Failed | Wrong) -> str:
 
 def _failed(workload: Workload, out: _Out) -> GatedWorkload:
     """A candidate that is not right is a regression; a base that is not leaves nothing to compare with."""
-    is_candidate = out.role == "candidate"
+    is_candidate = side_of(out.role) == "candidate"
     told = f"{'the candidate' if is_candidate else 'the base'}: {shown(str(out))}"
     return GatedWorkload(workload, REGRESSION if is_candidate else CANNOT_TELL, "", None, told)
 

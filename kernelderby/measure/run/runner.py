@@ -41,6 +41,7 @@ from kernelderby.measure.wire.quoted import shown
 from kernelderby.measure.wire.remote import RemoteHands
 from kernelderby.measure.wire.replies import Done, EmptyKernelTimes, Failed
 from kernelderby.rows.measurement import Measurement, Status
+from kernelderby.store.counts import counted
 
 _STRANGERS_SECONDS = 5  # the driver lists a process that has just ended a little longer
 
@@ -206,8 +207,9 @@ class Runner:
             if len(processes) <= len(ours):  # in a container our own number may be another one
                 return
             if time.monotonic() > until:
+                others = counted(len(processes), "other process computes", "other processes compute")
                 raise DerbyError(
-                    f"{self.machine.name}: {len(processes)} other processes compute on it (process ids "
+                    f"{self.machine.name}: {others} on it (process ids "
                     f"{', '.join(map(str, processes))}, as the driver counts); end them, or wait"
                 )
             time.sleep(0.25)

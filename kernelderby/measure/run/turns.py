@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from kernelderby.measure.machine.environment import GpuSensors
 from kernelderby.statistics import student
+from kernelderby.store.counts import counted
 
 NARROW = 0.01  # the first two are settled when the paired interval of their ratio is narrower
 REPEATS = 3  # of a disturbed turn, then it counts with a note
@@ -47,5 +48,5 @@ def disturbance(sensors: GpuSensors | None, reading: dict[str, Any], own_process
         return f"the GPU was slowed down: {', '.join(reasons)}"
     processes = sensors.processes()
     if processes is not None and len(processes) > own_processes:
-        return f"{len(processes) - own_processes} other processes used the GPU"
+        return f"{counted(len(processes) - own_processes, 'other process', 'other processes')} used the GPU"
     return ""

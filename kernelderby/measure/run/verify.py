@@ -16,6 +16,7 @@ from kernelderby.errors import DerbyError
 from kernelderby.measure.judge.secret import of_workload
 from kernelderby.measure.run.seal import FOLDER, NAMESPACE, SUFFIX, commitment, is_of_minisign, link, ran, sha256
 from kernelderby.store.bounds import reading
+from kernelderby.store.counts import counted
 from kernelderby.store.files import files_under, read_bytes
 
 
@@ -80,7 +81,7 @@ def _verified(
         if commitment(verified.session, str(last.get("secret"))) != verified.commitment:
             verified.problems.append("the secret is not the one that was committed to")
         if last.get("rows") != len(sealed):
-            verified.problems.append(f"holds {len(sealed)} rows, and says {last.get('rows')} at its end")
+            verified.problems.append(f"holds {counted(len(sealed), 'row')}, and says {last.get('rows')} at its end")
     verified.problems += _against_rows(path, first, last, sealed, rows)
     if key is not None:
         problem = _signature_problem(path, key)
@@ -140,13 +141,13 @@ def _against_rows(
     problems = list(in_files.problems)
     promised = {(str(entry.get("file")), str(entry.get("sha256"))) for entry in sealed}
     for count, told in (
-        (len(promised - of_session.keys()), "are sealed and not in the files as they were written"),
-        (len(of_session.keys() - promised), "of the session are in the files and not sealed"),
-        (len(sealed) - len(promised), "are sealed twice"),
+        (len(promised - of_session.keys()), "sealed and not in the files as they were written"),
+        (len(of_session.keys() - promised), "of the session in the files and not sealed"),
+        (len(sealed) - len(promised), "sealed twice"),
     ):
-        problems += [f"{count} rows {told}"] * bool(count)
+        problems += [f"{counted(count, 'row')} {told}"] * bool(count)
     of_rows = Counter(problem for row in of_session.values() for problem in _row_problems(row, first, last))
-    return problems + [f"{count} rows {problem}" for problem, count in of_rows.items()]
+    return problems + [f"{counted(count, 'row')} {problem}" for problem, count in of_rows.items()]
 
 
 def _row_problems(row: dict[str, Any], first: dict[str, Any], last: dict[str, Any]) -> list[str]:
@@ -155,11 +156,11 @@ def _row_problems(row: dict[str, Any], first: dict[str, Any], last: dict[str, An
         if solutions[row["solution"]] != row["measurement"]["solution_hash"]:  # type: ignore[index]
             raise LookupError
     except (LookupError, TypeError):
-        found.append("are of code that the session did not begin with")
+        found.append("of code that the session did not begin with")
     environment = row["measurement"].get("environment")
     own = environment.get("secret") if isinstance(environment, dict) else None
     if own is not None and "secret" in last and own != _secret_of(row, last):
-        found.append("have inputs that the secret does not draw")
+        found.append("with inputs that the secret does not draw")
     return found
 
 

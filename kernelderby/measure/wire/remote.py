@@ -35,6 +35,7 @@ from kernelderby.measure.wire.shared import BufferSet
 from kernelderby.measure.wire.signals import Signals
 from kernelderby.measure.wire.still import standing_still
 from kernelderby.rows.measurement import Status
+from kernelderby.store.counts import counted
 
 # What the timer says, and nothing else without quotation marks.
 _NOTES = re.compile(
@@ -105,7 +106,9 @@ class RemoteHands:
         taken = self._typed(Spans, self.worker.receive())
         for name in ("spans_us", "host_us", "wall_us", *(("busy_us", "outside") if taken.busy_us else ())):
             if (count := len(getattr(taken, name))) != iterations:
-                raise nonsense(f"the worker's answer: {name}: holds {count} numbers, where {iterations} were asked for")
+                raise nonsense(
+                    f"the worker's answer: {name}: holds {counted(count, 'number')}, where {iterations} were asked for"
+                )
         outside = taken.outside if taken.busy_us else []
         return msgspec.structs.replace(taken, notes=[_note(text(note, 300)) for note in taken.notes], outside=outside)
 

@@ -13,6 +13,7 @@ from kernelderby.profile.kernels.summary import KernelRow, KernelTable
 from kernelderby.profile.spans import ApiSum, SpanKind
 from kernelderby.profile.stages.outside import is_synchronisation
 from kernelderby.profile.timeline import LATE_NS, PAUSE_NS, Timeline
+from kernelderby.store.counts import counted
 
 # A finding is high from a tenth of the time on (a mend can be felt end to end) and medium from a fiftieth.
 HIGH, MEDIUM = 0.10, 0.02
@@ -266,7 +267,7 @@ def launch_gaps(timelines: Sequence[Timeline]) -> Iterable[Finding]:
             _severity(share),
             share,
             f"GPU {timeline.label or timeline.device} waits for the host in {share:.0%} of the time between pauses: "
-            f"{timeline.late} gaps above {LATE_NS / 1e3:g} us",
+            f"{counted(timeline.late, 'gap')} above {LATE_NS / 1e3:g} us",
             {
                 "share of time without pauses": share,
                 f"gaps above {LATE_NS / 1e3:g} us": timeline.late,

@@ -13,6 +13,7 @@ from kernelderby.profile.kernels.attribution import UNKNOWN, Attribution, Role, 
 from kernelderby.profile.kernels.recording import owned, owned_sums
 from kernelderby.profile.names import short_name
 from kernelderby.profile.spans import KernelSum, Profile, SpanKind
+from kernelderby.store.counts import counted
 
 NOT_TOLD = "not told"  # the total of kernels whose name says no architecture or element type
 
@@ -99,7 +100,7 @@ class KernelTable:
         """The largest `count` kernels and the sum of the rest, None when nothing is left (count None: all)."""
         first = self.rows if count is None else self.rows[:count]
         rest = self.rows[len(first) :]
-        return first, _total(f"{len(rest)} more kernel{'s' * (len(rest) > 1)}", rest) if rest else None
+        return first, _total(counted(len(rest), "more kernel"), rest) if rest else None
 
 
 def summarise(profile: Profile, gpu: str | None = None) -> KernelTable:

@@ -14,6 +14,7 @@ from kernelderby.profile.layers.sums import Inseparable, LayerColumn, Leftover, 
 from kernelderby.profile.layers.walk import NOWHERE, Matcher
 from kernelderby.profile.names import short_name
 from kernelderby.profile.spans import Profile, SpanKind
+from kernelderby.store.counts import counted
 
 ONE_OF = "one of "
 MOSTLY = 0.5  # unattributed: more than this share makes the map doubtful
@@ -258,7 +259,7 @@ def _from_sums(column: LayerColumn, profile: Profile, layer_map: LayerMap) -> No
     column.passes = _passes(column, layer_map)
     if shared:
         column.notes.append(
-            f"{column.title}: has sums only, so {len(shared)} kernels that several groups have are in "
+            f"{column.title}: has sums only, so {counted(len(shared), 'kernel')} that several groups have are in "
             "no group; the layer has them"
         )
 

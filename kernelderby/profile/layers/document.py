@@ -13,6 +13,7 @@ from typing import Any
 from kernelderby.errors import DerbyError
 from kernelderby.profile.kernels.attribution import UNKNOWN, attribute
 from kernelderby.profile.sources.cells import TIME_NS, CellError, bare, quantity
+from kernelderby.store.counts import counted
 from kernelderby.store.files import opened
 
 _HEADINGS = {
@@ -134,7 +135,8 @@ class _TableReader:
         notes = ["the document names no unit for its modules; their times are taken for us"]
         if self.moved:
             notes.append(
-                f"{self.moved} rows have lost the alignment of their cells; their numbers are taken for the first "
+                f"{counted(self.moved, 'row has', 'rows have')} lost the alignment of their cells; their numbers are "
+                "taken for the first "
                 "column"
             )
         columns = [

@@ -21,6 +21,7 @@ from kernelderby.profile.layers.map import LayerMap, parse_map
 from kernelderby.profile.names import normal_form, split
 from kernelderby.profile.spans import Profile, Span, SpanKind
 from kernelderby.profile.steps.period import LEAST, Period, layer_period
+from kernelderby.store.counts import counted
 
 RARE = 0.05  # of the repetitions: a kernel that stands at a place in fewer is no part of the layer
 _PREFIX = 80  # letters of a name that a pattern has; those of a generated one say its tile after that
@@ -90,7 +91,8 @@ def draft_of(profile: Profile) -> Draft:
     places = _rotated(places)
     layers, named = _layers(kernels, period)
     how = (
-        f"Found in {profile.path.name}: {period.length} kernels that repeat {period.repetitions} times in a row "
+        f"Found in {profile.path.name}: {counted(period.length, 'kernel')} that repeat "
+        f"{counted(period.repetitions, 'time')} in a row "
         f"({period.match:.0%} alike)" + (f"; {named}" if named else "")
     )
     title = f"{named.partition(' ')[0] or 'Layer'}, a draft from {profile.path.name}"
@@ -155,7 +157,7 @@ def _layers(kernels: Sequence[_KernelOfLayer], period: Period) -> tuple[int, str
     named = {kernel.layer for kernel in kernels if kernel.layer}
     kinds = {match["kind"] for text in named if (match := _MODULE.match(text))}
     if len(kinds) == 1 and abs(len(named) - period.repetitions) <= 2:
-        return len(named), f"{kinds.pop()} with {len(named)} instances"
+        return len(named), f"{kinds.pop()} with {counted(len(named), 'instance')}"
     return period.repetitions, ""
 
 

@@ -7,6 +7,7 @@ from kernelderby.profile.layers.draft import longest_run
 from kernelderby.profile.layers.map import LayerMap
 from kernelderby.profile.layers.sums import LayerColumn
 from kernelderby.profile.spans import Profile
+from kernelderby.store.counts import counted
 
 _WHOLE = 0.05  # of a pass: a recording holds whole ones, but for what its ends cut off
 _ENDS = 2  # layers at the ends of the model that may differ from the rest
@@ -17,7 +18,10 @@ def check_fit(profile: Profile, layer_map: LayerMap, column: LayerColumn) -> Non
     run = longest_run(profile)
     if run is None or _holds(run, layer_map):
         return
-    said = f"{run} layers repeat in a row, but the map {layer_map.name} has {layer_map.layers}"
+    said = (
+        f"{counted(run, 'layer repeats', 'layers repeat')} in a row, but the map {layer_map.name} has "
+        f"{layer_map.layers}"
+    )
     passes = column.passes or 0.0
     if abs(passes - round(passes)) > _WHOLE:
         raise DerbyError(

@@ -41,6 +41,7 @@ from kernelderby.profile.spans import (
     is_waiting,
     sum_spans,
 )
+from kernelderby.store.counts import counted
 
 _NO_TIME = 1 << 62  # ns; what is beyond is no time of this world, and no 64 bits hold sums of it
 
@@ -101,9 +102,9 @@ class KinetoProfile(Profile):
         self._spans = [each[0] for each in found]
         self._launches = [each[1] for each in found]
         self._issued = [each[2] for each in found]
-        for number, what in ((untimed, "GPU operations"), (host.untimed, "calls and ranges")):
+        for number, *words in ((untimed, "GPU operation"), (host.untimed, "call or range", "calls or ranges")):
             if number:
-                self.warnings.append(f"{number:,} {what} have no valid times and are left out")
+                self.warnings.append(f"left out: {counted(number, *words)} without valid times")
         self.warn_unlinked(self._unlinked)
 
     def spans(self) -> Iterator[Span]:

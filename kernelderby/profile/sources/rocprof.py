@@ -14,6 +14,7 @@ from kernelderby.errors import DerbyError
 from kernelderby.profile.sources.cells import split
 from kernelderby.profile.sources.operations import operation
 from kernelderby.profile.spans import KernelSum, LaunchShape, Profile, Span, SpanKind, sum_spans
+from kernelderby.store.counts import counted
 
 HEADER = re.compile(
     r'^"?(?:Guid"?,"?)?(?:Kind|Index|Correlation_Id|Dispatch_Id)"?,.*"?(?:End_Timestamp|EndNs)\b',
@@ -126,7 +127,7 @@ def open_rocprof(path: Path, text: str) -> RocprofProfile:
         elif places and cells:
             if len(cells) != width:
                 raise DerbyError(
-                    f"{path}:{number}: {len(cells)} cells where the header has {width}; copy the file again"
+                    f"{path}:{number}: {counted(len(cells), 'cell')} where the header has {width}; copy the file again"
                 )
             profile.take(Dispatch(places, cells))
     profile.finish()

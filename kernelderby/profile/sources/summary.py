@@ -30,6 +30,7 @@ from kernelderby.profile.sources.cells import (
 from kernelderby.profile.sources.operations import operation
 from kernelderby.profile.sources.tables import Block, blocks, json_blocks
 from kernelderby.profile.spans import ApiSum, KernelSum, Profile, Span, SpanKind
+from kernelderby.store.counts import counted
 from kernelderby.store.files import unpacked
 
 KERNELS, BY_GRID, GPU, API, MEMORY_TIME, MEMORY_SIZE, OTHER = (
@@ -290,7 +291,8 @@ def _about_names(rows: list[_Row]) -> Iterator[str]:
     names = len({row.name for row in rows})
     if names < len(rows):
         yield (
-            f"{len(rows)} kernels have {names} names: the names were cut off, and rows of one name are told apart by "
+            f"{counted(len(rows), 'kernel has', 'kernels have')} {names} names: the names were cut off, and rows of "
+            "one name are told apart by "
             "their line; export with `nsys stats --format csv`, which prints them whole"
         )
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from kernelderby.errors import DerbyError
 from kernelderby.profile.sources.cells import MEND, is_header, split
+from kernelderby.store.counts import counted
 
 # What nsys prints before a table and names the report in.
 _REPORT = re.compile(
@@ -119,7 +120,8 @@ def _read(path: Path, lines: list[str], index: int, block: Block) -> int:
             if separator == "\t" and len(cells) == 1:
                 break  # text that stands right under a copied table
             raise DerbyError(
-                f"{path}:{index + 1}: {len(cells)} fields, but {len(block.header)} in the header (line {block.line}): "
+                f"{path}:{index + 1}: {counted(len(cells), 'field')}, but {len(block.header)} in the header (line "
+                f"{block.line}): "
                 f"decimal commas, or names without quotes; {MEND}"
             )
         block.rows.append((index + 1, cells))
@@ -132,7 +134,7 @@ def _read_markdown(path: Path, lines: list[str], index: int, block: Block) -> in
         cells = _bars(lines[index])
         if len(cells) != len(block.header):
             raise DerbyError(
-                f"{path}:{index + 1}: {len(cells)} cells where the header in line {block.line} has "
+                f"{path}:{index + 1}: {counted(len(cells), 'cell')} where the header in line {block.line} has "
                 f"{len(block.header)}; write a bar in a name as \\|"
             )
         block.rows.append((index + 1, cells))

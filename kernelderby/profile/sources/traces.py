@@ -25,6 +25,7 @@ from kernelderby.profile.spans import (
     is_waiting,
     sum_spans,
 )
+from kernelderby.store.counts import counted
 
 HEADER = re.compile(r"^Start \((?:ns|us|ms|s)\)[,;\t]Duration \((?:ns|us|ms|s)\)[,;\t].*\bName\b", re.MULTILINE)
 _DEVICE = re.compile(r"^(?P<name>.*?)\s*\((?P<number>[0-9]{1,9})\)\s*$")
@@ -165,7 +166,9 @@ def open_traces(path: Path, text: str) -> TraceProfile:
         cells = split(line, separator)
         if len(cells) != width:
             if len(cells) > 1:
-                raise DerbyError(f"{path}:{number}: {len(cells)} cells where the header has {width}; print it again")
+                raise DerbyError(
+                    f"{path}:{number}: {counted(len(cells), 'cell')} where the header has {width}; print it again"
+                )
             header = {}  # the table has ended
             continue
         try:

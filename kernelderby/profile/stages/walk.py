@@ -19,6 +19,7 @@ from kernelderby.profile.stages.outside import UNATTRIBUTED, is_synchronisation,
 from kernelderby.profile.stages.pipeline import Tally, Walked, Walker, split_sums
 from kernelderby.profile.timeline import Timeline, TimelineBuilder
 from kernelderby.rows.measurement import Stage
+from kernelderby.store.counts import counted
 
 INVOCATION = r"(?i)\binvocation\b"  # NVTX ranges that mark one; `derby profile run` writes them
 OTHER_INVOCATIONS = "same stages outside the marked invocations"
@@ -283,7 +284,7 @@ def _invocations(matcher: StageMatcher, walked: Walked, has_events: bool) -> tup
     if not votes:
         return None, "no stage occurs"
     best = max(votes, key=lambda count: (votes[count], sum(other % count == 0 for other in votes), -count))
-    return best, f"{votes[best]} of {votes.total()} patterns have this count"
+    return best, f"{votes[best]} of {counted(votes.total(), 'pattern has', 'patterns have')} this count"
 
 
 def _noted(row: StageRow, matcher: StageMatcher, walked: Walked, invocations: int | None) -> StageRow:
@@ -301,9 +302,9 @@ def _noted(row: StageRow, matcher: StageMatcher, walked: Walked, invocations: in
 def _about_spread(spread: Counter[int], invocations: int) -> list[str]:
     notes = []
     if missing := invocations - spread.total():
-        notes.append(f"missing in {missing} of {invocations} invocations")
+        notes.append(f"missing in {missing} of {counted(invocations, 'invocation')}")
     if len(spread) > 1:
-        notes.append(f"{min(spread)} to {max(spread)} kernels an invocation")
+        notes.append(f"{min(spread)} to {counted(max(spread), 'kernel')} an invocation")
     return notes
 
 
@@ -317,7 +318,7 @@ def _about_count(row: StageRow, invocations: int) -> list[str]:
     if difference:
         wanted = f"{each} x {invocations}" if each > 1 else str(invocations)
         direction = "more" if difference > 0 else "fewer"
-        notes.append(f"{row.instances} kernels, {abs(difference)} {direction} than {wanted}")
+        notes.append(f"{counted(row.instances, 'kernel')}, {abs(difference)} {direction} than {wanted}")
     uneven = [kernel.instances for kernel in row.kernels if kernel.instances % invocations]
     if len(uneven) > 1:
         notes.append(f"variants of {' + '.join(map(str, uneven))} kernels take turns")
@@ -338,7 +339,7 @@ def _about_cuts(matcher: StageMatcher, walked: Walked) -> list[str]:
     for stage, count in sorted(walked.cut.items()):
         instances = sum(tally.instances for tally in walked.by_stage.get(stage, {}).values())
         if count >= CUT and 2 * count >= instances:
-            cut.append(f"{matcher.stages[stage].name} ({count} of {instances} kernels)")
+            cut.append(f"{matcher.stages[stage].name} ({count} of {counted(instances, 'kernel')})")
     if not cut:
         return []
     return [

@@ -12,6 +12,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from kernelderby.store.counts import counted
+
 PREFILL, DECODE, MIXED = "prefill", "decode", "prefill and decode"
 _SGLANG_MODES = {"DECODE": DECODE, "EXTEND": PREFILL, "PREFILL": PREFILL, "MIXED": MIXED, "IDLE": "idle"}
 _COUNT = r"(?:\([^()]*\))?"
@@ -41,7 +43,7 @@ class StepName:
             return self.kind
         prefilled, decoded = self.requests
         if prefilled and decoded:
-            return f"{self.kind}, {prefilled} + {decoded} requests"
+            return f"{self.kind}, {prefilled} + {counted(decoded, 'request')}"
         count = prefilled + decoded
         return f"{self.kind}, {count} request{'s' * (count != 1)}" if count else self.kind
 

@@ -13,6 +13,7 @@ from kernelderby.report.frame import Frame, frame
 from kernelderby.report.model import NOTHING, Column, Report, Table, TableCell
 from kernelderby.report.numbers import microseconds, milliseconds
 from kernelderby.report.profile.ranks import labels, profile_names
+from kernelderby.store.counts import counted
 
 MOST = 20  # ranges, calls and launch configurations that get a row
 
@@ -65,7 +66,7 @@ def activity_report(found: Sequence[Activity], most: int = MOST) -> Report:
     for each, name in zip(found, names, strict=True):
         said = f"{name}: " if len(found) > 1 else ""
         notes += [said + warning for warning in each.warnings]
-    title = f"Activity of {found[0].path}" if len(found) == 1 else f"Activity of {len(found)} profiles"
+    title = f"Activity of {found[0].path}" if len(found) == 1 else f"Activity of {counted(len(found), 'profile')}"
     facts = tuple(
         f"{name if name == file else f'{name} ({file})'}: {each.gpu or 'GPU not named'} · {each.form}"
         for each, name, file in zip(found, names, files, strict=True)

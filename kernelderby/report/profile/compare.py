@@ -11,6 +11,7 @@ from kernelderby.report.answer import Answer
 from kernelderby.report.frame import frame
 from kernelderby.report.model import NOTHING, Column, Emphasis, Report, Table, TableCell
 from kernelderby.report.numbers import microseconds, milliseconds
+from kernelderby.store.counts import counted
 
 MOST = 40  # rows; a profile has hundreds of kernels, and the table is sorted
 
@@ -91,7 +92,7 @@ def _step_table(steps: StepComparison) -> Table:
     whole = not steps.title and steps.before == steps.after == 1
     title = "The whole profile" if whole else f"Steps: {steps.title or 'found by their period'}"
     caption = (
-        f"{steps.before} steps in A, {steps.after} in B; operations a step: {steps.before_operations:g}, "
+        f"{counted(steps.before, 'step')} in A, {steps.after} in B; operations a step: {steps.before_operations:g}, "
         f"{steps.after_operations:g}. wall: to the next step's first kernel; exposed: beside it nothing was computed"
     )
     return Table(title, columns, rows, caption)

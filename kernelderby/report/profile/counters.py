@@ -11,6 +11,7 @@ from kernelderby.report.answer import Answer
 from kernelderby.report.frame import frame
 from kernelderby.report.model import NOTHING, Column, Report, Table, TableCell
 from kernelderby.report.numbers import amount, microseconds
+from kernelderby.store.counts import counted
 
 _STALLS = 4  # reasons of a kernel in the text
 
@@ -60,8 +61,10 @@ def counters_report(counters: Counters) -> Report:
         "launches. ncu runs a kernel by itself, several times, with cold caches: the time is not that of a bench",
     )
     light, stalls = _light_table(counters.rows), _stall_table(counters.rows)
-    calls = f"{counters.invocations} calls" if counters.invocations else "no call is marked"
-    outside = f", {counters.outside} launches outside of them left out" if counters.outside else ""
+    calls = counted(counters.invocations, "call") if counters.invocations else "no call is marked"
+    outside = (
+        f", {counted(counters.outside, 'launch', 'launches')} outside of them left out" if counters.outside else ""
+    )
     return Report(
         title=f"Counters of {counters.path}",
         facts=(f"{counters.gpu or 'GPU not named'} · {calls}{outside}",),
@@ -72,7 +75,7 @@ def counters_report(counters: Counters) -> Report:
 
 def _unread(names: Sequence[str]) -> str:
     more = f" and {len(names) - 6} more" if len(names) > 6 else ""
-    return f"{len(names)} metrics of the file stand in no table: {', '.join(names[:6])}{more}"
+    return f"{counted(len(names), 'metric')} of the file stand in no table: {', '.join(names[:6])}{more}"
 
 
 def _light_table(rows: Sequence[KernelCounters]) -> Table:

@@ -13,6 +13,7 @@ from kernelderby.report.frame import Frame, frame
 from kernelderby.report.model import NOTHING, Column, Emphasis, Report, Table, TableCell
 from kernelderby.report.numbers import microseconds, milliseconds
 from kernelderby.report.profile.ranks import profile_names, rank_rows, ranks_report
+from kernelderby.store.counts import counted
 
 GUESS = "?"
 LARGEST = 4  # roles that the line under the title names
@@ -117,7 +118,7 @@ def kernels_report(
 
 def _facts(table: KernelTable) -> tuple[str, ...]:
     launches = sum(row.instances for row in table.rows)
-    counts = f"{_kernels(len(table.rows))}, {launches} launches, {_ms(table.total_ns)} ms"
+    counts = f"{_kernels(len(table.rows))}, {counted(launches, 'launch', 'launches')}, {_ms(table.total_ns)} ms"
     parts = [table.form, table.gpu or "GPU not named", counts]
     if table.memory:
         parts.append(f"copies and memsets {_ms(table.memory_ns)} ms")
@@ -259,7 +260,7 @@ def _numbers(total: Total) -> tuple[TableCell, ...]:
 
 
 def _kernels(count: int) -> str:
-    return "1 kernel" if count == 1 else f"{count} kernels"
+    return counted(count, "kernel")
 
 
 def _ms(nanoseconds: float) -> str:

@@ -13,6 +13,7 @@ from kernelderby.report.frame import Frame, frame
 from kernelderby.report.model import NOTHING, Report, Table, TableCell
 from kernelderby.report.model import Column as Heading
 from kernelderby.report.numbers import factor
+from kernelderby.store.counts import counted
 
 PARTIAL = "~"
 SMALL = 0.02  # of a layer; modules below it share a part of the bar
@@ -202,11 +203,11 @@ def _model(table: LayerTable) -> Table:
     for group in table.groups:
         layers = group_layers(table.layer_map, group, table.layers)
         times = [_of_pass(column, group, layers) for column in table.columns]
-        rows.append(_milliseconds(table, f"{group}, {layers} layers", times, table.of((group,))))
+        rows.append(_milliseconds(table, f"{group}, {counted(layers, 'layer')}", times, table.of((group,))))
     rows.append(
         _milliseconds(
             table,
-            f"{table.layers} layers, overlap counted once",
+            f"{counted(table.layers, 'layer')}, overlap counted once",
             [column.model_us for column in table.columns],
             table.lines,
         )

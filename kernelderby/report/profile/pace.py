@@ -13,6 +13,7 @@ from kernelderby.report.answer import Answer
 from kernelderby.report.frame import frame
 from kernelderby.report.model import NOTHING, Column, Report, Table, TableCell
 from kernelderby.report.numbers import microseconds, milliseconds
+from kernelderby.store.counts import counted
 
 MOST = 40
 
@@ -54,7 +55,7 @@ def pace_report(pace: Pace, most: int = MOST) -> Report:
     notes = [f"{left} more, {f'{outliers} of them out of line' if outliers else 'all in line'}"] if left else []
     return Report(
         title=f"Pace of {pace.path}",
-        facts=(f"{pace.gpu or 'GPU not named'} · {len(pace.repetitions)} repetitions, {_figures(pace)}",),
+        facts=(f"{pace.gpu or 'GPU not named'} · {counted(len(pace.repetitions), 'repetition')}, {_figures(pace)}",),
         tables=(table,),
         notes=(*notes, *pace.warnings),
     )

@@ -11,6 +11,7 @@ from kernelderby.profile.kernels.summary import KernelTable
 from kernelderby.profile.names import short_name
 from kernelderby.report.model import NOTHING, Column, Report, Table, TableCell
 from kernelderby.report.numbers import milliseconds
+from kernelderby.store.counts import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +105,11 @@ def ranks_report(tables: Sequence[KernelTable], top: int | None) -> Report:
     )
     left = len(rows) - len(shown)
     return Report(
-        title=f"{len(tables)} profiles side by side",
+        title=f"{counted(len(tables), 'profile')} side by side",
         facts=(
             ", ".join(dict.fromkeys(table.gpu or "GPU not named" for table in tables)),
             *(f"{short[name]}: {name}" for name in names if short[name] != name),
         ),
         tables=(table,),
-        notes=(f"{left} more kernels",) if left else (),
+        notes=(counted(left, "more kernel"),) if left else (),
     )

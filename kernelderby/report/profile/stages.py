@@ -12,6 +12,7 @@ from kernelderby.profile.stages.walk import BETWEEN, OutsideRow, Pipeline, Stage
 from kernelderby.profile.timeline import Timeline
 from kernelderby.report.model import NOTHING, Column, Emphasis, Report, Table, TableCell
 from kernelderby.report.numbers import microseconds, milliseconds
+from kernelderby.store.counts import counted
 
 MOST_KERNELS = 8  # of one stage; the rest is one line
 LONGEST = 48  # characters of a kernel's name: the table then fits 120 columns
@@ -36,7 +37,7 @@ def facts(pipeline: Pipeline) -> tuple[str, ...]:
     """GPU, source, invocations; wall, busy and gaps of each GPU; host time."""
     count = "no invocation found"
     if pipeline.invocations:
-        count = f"{pipeline.invocations} invocations ({pipeline.invocations_from})"
+        count = f"{counted(pipeline.invocations, 'invocation')} ({pipeline.invocations_from})"
     lines = [f"{pipeline.gpu or 'GPU not named'} · {pipeline.form} · {count}"]
     if pipeline.invocations and pipeline.span_ns:
         kernels_us = pipeline.pipeline_ns / pipeline.invocations / 1e3
@@ -66,7 +67,7 @@ def _timeline(timeline: Timeline) -> str:
     text = f"GPU {timeline.label or timeline.device}: {wall} ms from first to last, busy {busy} ms ({share:.1%})"
     if timeline.gaps:
         text += (
-            f", {timeline.gaps} gaps of {milliseconds(timeline.gap_total_ns)} ms in all, median "
+            f", {counted(timeline.gaps, 'gap')} of {milliseconds(timeline.gap_total_ns)} ms in all, median "
             f"{microseconds(timeline.gap_median_ns / 1e3)} us, largest {milliseconds(timeline.gap_largest_ns)} ms"
         )
     return text

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from kernelderby.report.roofline.cells import OUTDATED
 from kernelderby.roofline.operators import PUBLISHED, Operator, Survey
+from kernelderby.store.counts import counted
 
 
 def facts(survey: Survey, operators: Sequence[Operator]) -> tuple[str, ...]:
@@ -29,7 +30,7 @@ def facts(survey: Survey, operators: Sequence[Operator]) -> tuple[str, ...]:
             group = source.recorded.group
             lines.append(
                 f"best {source.gpu.id}: per shape the fastest solution that passed, {group.gpu}, protocol "
-                f"{group.protocol}, {group.rows} rows"
+                f"{group.protocol}, {counted(group.rows, 'row')}"
             )
         else:
             lines.append(f"T_prod {source.gpu.id}: median time of the deployed kernel, as published")
@@ -49,12 +50,13 @@ def weighted(survey: Survey) -> Iterator[str]:
             yield f"S weighted by importance on {gpu} ({what}): no operator with an importance has a time"
         elif share.operators == share.of_operators and share.measured == share.everywhere:
             yield (
-                f"S weighted by importance on {gpu} ({what}): {share.measured:.1%} over all {share.operators} operators"
+                f"S weighted by importance on {gpu} ({what}): {share.measured:.1%} over all "
+                f"{counted(share.operators, 'operator')}"
             )
         else:
             yield (
                 f"S weighted by importance on {gpu} ({what}): {share.measured:.1%} over the {share.operators} of "
-                f"{share.of_operators} operators that have a time ({share.weight:.1%} of the importance), "
+                f"{counted(share.of_operators, 'operator')} that have a time ({share.weight:.1%} of the importance), "
                 f"{share.everywhere:.1%} with 0 for every operator and shape without one"
             )
     if survey.importance:
@@ -77,9 +79,9 @@ def notes(survey: Survey) -> Iterator[str]:
     unknown = [operator.name for operator in survey.operators if any(e.flops_per_byte is None for e in operator.every)]
     if unknown:
         yield f"S unknown, since nobody counted the work: {_few(unknown)}; `derby pack` counts it from the reference"
-    counted = [operator.name for operator in survey.operators if any(shape.counted for shape in operator.every)]
-    if counted:
-        yield f"work counted from the reference, where nobody wrote count_cost: {_few(counted)}"
+    by_counting = [operator.name for operator in survey.operators if any(shape.counted for shape in operator.every)]
+    if by_counting:
+        yield f"work counted from the reference, where nobody wrote count_cost: {_few(by_counting)}"
     times = [time for operator in survey.operators for shape in operator.every for time in shape.times.values()]
     outdated = sorted({time.solution or "" for time in times if time.outdated})
     if outdated:
@@ -87,7 +89,8 @@ def notes(survey: Survey) -> Iterator[str]:
     for source in survey.sources:
         if source.recorded and source.recorded.other_groups:
             others = "; ".join(
-                f"{group.gpu} under {group.protocol} ({group.rows} rows)" for group in source.recorded.other_groups
+                f"{group.gpu} under {group.protocol} ({counted(group.rows, 'row')})"
+                for group in source.recorded.other_groups
             )
             yield f"also recorded, not used here: {others}"
 

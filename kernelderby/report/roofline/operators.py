@@ -11,6 +11,7 @@ from kernelderby.report.model import NOTHING, Column, Report, Table, TableCell
 from kernelderby.report.roofline.cells import floor_cell, intensity_cell, time_cells, time_columns
 from kernelderby.report.roofline.notes import facts, notes, weighted
 from kernelderby.roofline.operators import TRACES, Operator, Shape, Source, Survey
+from kernelderby.store.counts import counted
 
 
 def operators_report(survey: Survey) -> Report:
@@ -49,7 +50,9 @@ def operators_report(survey: Survey) -> Report:
 def _title_of(survey: Survey) -> str:
     shapes = sum(len(operator.shapes) for operator in survey.operators)
     others = sum(len(operator.others) for operator in survey.operators)
-    return f"{len(survey.operators)} operators, {shapes} shapes" + (f" + {others} of other origins" if others else "")
+    return f"{counted(len(survey.operators), 'operator')}, {counted(shapes, 'shape')}" + (
+        f" + {others} of other origins" if others else ""
+    )
 
 
 def _groups(survey: Survey) -> Iterator[tuple[Source | None, tuple[Gpu, ...]]]:

@@ -10,6 +10,7 @@ from kernelderby.report.numbers import floor_us, percent
 from kernelderby.report.roofline.cells import floor_cell, intensity_cell, time_cells, time_columns
 from kernelderby.report.roofline.notes import facts, notes
 from kernelderby.roofline.operators import TRACES, Operator, Shape, Survey
+from kernelderby.store.counts import counted
 
 
 def shapes_reports(survey: Survey) -> list[Report]:
@@ -54,7 +55,7 @@ def _shapes_table(survey: Survey, operator: Operator) -> Table:
             columns.append(Column("solution", "left"))
     return Table(
         (f"Regime {operator.regime}, " if operator.regime else "")
-        + f"{len(operator.shapes)} shapes"
+        + counted(len(operator.shapes), "shape")
         + (f", and {len(operator.others)} of other origins, which do not count in S" if operator.others else ""),
         tuple(columns),
         tuple(_shape_row(survey, shape, one, counts, numbered, several) for shape in operator.every),
@@ -86,7 +87,8 @@ def _shape_row(
 
 def _shares_line(survey: Survey, operator: Operator) -> tuple[str, ...]:
     return tuple(
-        f"S of the operator on {source.gpu.id}, the upper median over {share.shapes} of {share.of_shapes} shapes: "
+        f"S of the operator on {source.gpu.id}, the upper median over {share.shapes} of "
+        f"{counted(share.of_shapes, 'shape')}: "
         f"{percent(share.measured)}"
         for source in survey.sources
         if (share := operator.shares[source.key]).measured is not None

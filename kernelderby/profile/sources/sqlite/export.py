@@ -56,6 +56,7 @@ from kernelderby.profile.spans import (
     is_waiting,
 )
 from kernelderby.profile.timeline import Timeline
+from kernelderby.store.counts import counted
 
 _Batch = tuple[
     Iterable[tuple[int, ...]], Places, Iterable[tuple[str, ...]], Iterable[tuple[int, int] | tuple[None, None]]
@@ -344,9 +345,9 @@ def _warnings(connection: sqlite3.Connection, schema: Schema, dropped: int) -> I
             f"SELECT text, count(*) FROM {diagnostics.name} WHERE severity > 1 GROUP BY 1 ORDER BY min(rowid)"
         ).fetchall()
         for text, count in texts[:_DIAGNOSTICS_SHOWN]:
-            yield f"nsys: {' '.join(str(text).split())[:300]}" + (f" ({count} times)" if count > 1 else "")
+            yield f"nsys: {' '.join(str(text).split())[:300]}" + (f" ({counted(count, 'time')})" if count > 1 else "")
         if len(texts) > _DIAGNOSTICS_SHOWN:
-            yield f"nsys: {len(texts) - _DIAGNOSTICS_SHOWN} more kinds of warning in DIAGNOSTIC_EVENT"
+            yield f"nsys: {counted(len(texts) - _DIAGNOSTICS_SHOWN, 'more kind')} of warning in DIAGNOSTIC_EVENT"
 
 
 def _capability(connection: sqlite3.Connection, schema: Schema) -> str | None:

@@ -18,6 +18,7 @@ from urllib.parse import quote
 
 from kernelderby.errors import DerbyError
 from kernelderby.store.bounds import bounds, met
+from kernelderby.store.counts import counted
 
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
 MEMCPY = "CUPTI_ACTIVITY_KIND_MEMCPY"
@@ -96,7 +97,9 @@ def check_whole(path: Path) -> None:
         header = file.read(100)
         size = file.seek(0, 2)
     if len(header) < 100:
-        raise DerbyError(f"{path}: the database is truncated ({size} bytes, no whole header); {_EXPORT_AGAIN}")
+        raise DerbyError(
+            f"{path}: the database is truncated ({counted(size, 'byte')}, no whole header); {_EXPORT_AGAIN}"
+        )
     page = int.from_bytes(header[16:18], "big")
     pages = int.from_bytes(header[28:32], "big")
     known = header[24:28] == header[92:96]  # the page count is in force only when both change counters agree

@@ -1,0 +1,8 @@
+"""How a number of things is told: `1 row`, `2 rows`."""
+
+from __future__ import annotations
+
+
+def counted(number: int, one: str, many: str = "") -> str:
+    """one: the words for 1, such as `row`, or `row has`. many: those for all other numbers (default: one and an s)."""
+    return f"{number} {one if number == 1 else many or f'{one}s'}"
