@@ -45,7 +45,6 @@ tries = {
     "add a solution": lambda: (SET / "definitions" / "mine.json").write_text("{}"),
     "write /tmp": lambda: Path("/tmp/of-a-hostile-definition").write_text("x"),
     "read a key": lambda: (HOME / ".ssh" / "id").read_text(),
-    "list hidden": lambda: os.listdir(HOME / ".ssh"),
     "open what is readable to all": lambda: os.chmod(HOME / ".ssh" / "id", 0o644),
     "network": lambda: socket.socket(socket.AF_INET),
     "talk to a service": lambda: connect(str(HOME / "service")),
@@ -123,7 +122,6 @@ for what in (
     lambda: (locks / "kept").unlink(),
     lambda: (locks / "kept").write_text(""),
     lambda: (hidden / "key").read_text(),
-    lambda: os.listdir(hidden),
 ):
     try:
         what()

@@ -18,6 +18,8 @@ from pathlib import Path
 
 from kernelderby.measure.fence import folders, landlock, powers, seccomp, watcher
 
+_FIRST_USE = "import ctypes; ctypes.CDLL('libcuda.so.1').cuInit(0)"
+
 
 def enclose(
     writable: Collection[Path], readable: Collection[Path], locks: Path, scratch: Path, has_sockets: bool = False
@@ -36,10 +38,11 @@ def enclose(
 
 
 def _make_devices() -> None:
-    """What CUDA asks a program with the setuid bit for when it is used first; that has no effect behind the fence."""
-    if Path("/proc/driver/nvidia/version").exists() and not Path("/dev/nvidia-uvm").exists():
+    """CUDA makes devices when it is used first on a machine, by itself or by a program with the setuid bit; behind the
+    fence neither can. So a process outside of it uses CUDA once."""
+    if Path("/proc/driver/nvidia/version").exists():
         with suppress(OSError, subprocess.TimeoutExpired):
-            subprocess.run(["nvidia-modprobe", "-u", "-c", "0"], capture_output=True, timeout=60, check=False)
+            subprocess.run([sys.executable, "-I", "-S", "-c", _FIRST_USE], capture_output=True, timeout=60, check=False)
 
 
 def _homes() -> set[Path]:

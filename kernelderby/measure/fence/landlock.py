@@ -18,7 +18,7 @@ _O_PATH = getattr(os, "O_PATH", 0)
 
 # LANDLOCK_ACCESS_FS_*: write to files, remove files and folders, make each kind of entry
 _WRITE_FILE = 1 << 1
-_READ_FILE, _READ_FOLDER = 1 << 2, 1 << 3
+_READ_FILE = 1 << 2
 _NEW_AND_EMPTY = 1 << 4 | 1 << 8  # remove empty folders, make files without opening them to write
 _CHANGE_ENTRIES = sum(1 << bit for bit in range(4, 13))
 _REFER, _TRUNCATE = 1 << 13, 1 << 14  # since versions 2 and 3
@@ -47,12 +47,13 @@ def writes_only_beneath(
     folders: Collection[Path], readable: Collection[Path] | None = None, empty: Collection[Path] = ()
 ) -> bool:
     """False where the kernel cannot; the process is then as free as before. Folders that do not exist are left out.
-    readable: what may be read besides; None: everything. empty: where empty files may be made (locks)."""
+    readable: beneath what files may be read besides; None: all of them. Names of files stay visible. empty: where empty
+    files may be made (locks)."""
     has = version()
     if not has:
         return False
     rights = _WRITE_FILE | _CHANGE_ENTRIES | (_REFER if has >= 2 else 0) | (_TRUNCATE if has >= 3 else 0)
-    reads = 0 if readable is None else _READ_FILE | _READ_FOLDER
+    reads = 0 if readable is None else _READ_FILE
     asked = _Ruleset(rights | reads, 0, _SCOPE_SIGNAL if has >= 6 else 0)
     size = 24 if has >= 6 else 8  # an older kernel knows fewer fields
     ruleset = _call(_CREATE_RULESET, ctypes.byref(asked), size, 0)
