@@ -446,7 +446,14 @@ def test_attention_over_vllms_cache_without_a_copy(attention, starts):
     found = attention.WinnersAttentionBackend.get_impl_cls()().forward(None, query, None, None, CACHE, given, output)
     assert found is output and output[-1].eq(7).all()
     torch.testing.assert_close(output[:-1].float(), attended(query, given), atol=2e-2, rtol=2e-2)
-    assert given.winners_table[1].equal(given.block_table * 2)  # made once for all layers
+    assert given.winners_step[1].equal(given.block_table * 2)  # made once for all layers
+
+
+def test_sequences_that_pad_a_graph_have_a_key(attention):
+    """vLLM gives them the length 0, which no operator promises a number for."""
+    given = batch(seq_lens=torch.tensor([35, 0], dtype=torch.int32))
+    _, arguments = attention.call_of(0.25, torch.zeros(2, 4, 32).bfloat16(), CACHE, given)
+    assert arguments[4].tolist() == [35, 1]
 
 
 @pytest.mark.parametrize(

@@ -96,16 +96,17 @@ def call_of(scale: float, query: torch.Tensor, kv_cache: torch.Tensor, batch: An
     operator = OPERATORS.get(name)
     if operator is None:
         return None
-    table = _table_of_pairs(batch)
-    lengths = [batch.seq_lens, table] if starts else [table, batch.seq_lens]
-    arguments = [query, *caches, *starts, *lengths, *longest, batch.max_seq_len, scale]
+    table, lengths = _of_step(batch)
+    pages = [lengths, table] if starts else [table, lengths]
+    arguments = [query, *caches, *starts, *pages, *longest, batch.max_seq_len, scale]
     return (name, arguments) if operator.is_ready(arguments) else None
 
 
-def _table_of_pairs(batch: Any) -> torch.Tensor:
-    """The block table in blocks of keys and of values, once for all layers of a step; a capture makes its own."""
+def _of_step(batch: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """(block table in blocks of keys and of values, lengths), once for all layers of a step; a capture makes its own.
+    Sequences that pad a graph have no key in vLLM and one here: a mean of no values is no number."""
     capturing = batch.block_table.is_cuda and torch.cuda.is_current_stream_capturing()
-    known: tuple[bool, torch.Tensor] | None = getattr(batch, "winners_table", None)
+    known: tuple[bool, torch.Tensor, torch.Tensor] | None = getattr(batch, "winners_step", None)
     if known is None or known[0] is not capturing:
-        known = batch.winners_table = (capturing, batch.block_table * 2)
-    return known[1]
+        known = batch.winners_step = (capturing, batch.block_table * 2, batch.seq_lens.clamp(min=1))
+    return known[1:]
