@@ -79,7 +79,7 @@ def passes(definition, module, inputs, outputs):
 
 
 @pytest.mark.parametrize("name", sorted(CATALOG.definitions))
-def test_every_operator_is_right_and_captured_without_allocation_or_compilation(package, name, monkeypatch):
+def test_every_operator_is_right_and_captured_without_compilation(package, name, monkeypatch):
     if name not in package.OPERATORS or not package.OPERATORS[name].selector.points:
         pytest.skip("no rows, so not in the wheel")
     definition, cases = two_cases(package, name)
