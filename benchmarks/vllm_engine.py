@@ -107,20 +107,21 @@ def race(options: argparse.Namespace) -> int:
     try:
         for each in engines:
             print(f"{each.name}: ready after {each.answer()['seconds']:.0f} s", flush=True)
-        print(
-            f"{'batch':>5} {'vllm us':>9} {'winners us':>10} {'gain':>6}  tokens/s         first tokens equal, logprobs"
-        )
+        print("First tokens: share that is equal and largest difference of a log probability, between the engines and")
+        print("between vLLM's prompts together and one by one.")
+        print(f"{'batch':>5} {'vllm us':>9} {'winners us':>10} {'gain':>6}  {'tokens/s':16} {'engines':12} one by one")
         for batch in map(int, options.batch.split(",")):
             for each in engines:
                 each.ask(batch=batch, tokens=FEW)  # warm
             one, two = (each.ask(batch=batch, tokens=1)["first"] for each in engines)
+            alone = engines[0].ask(batch=batch, tokens=1, together=False)["first"]
             times: dict[str, list[float]] = {name: [] for name in ENGINES}
             for _ in range(options.rounds):
                 for each in (*engines, *reversed(engines)):
                     few, many = (each.ask(batch=batch, tokens=n)["seconds"] for n in (FEW, FEW + options.tokens))
                     times[each.name].append((many - few) / options.tokens * 1e6)
-            print(row(batch, times, one, two), flush=True)
-            (options.out / f"batch{batch}.json").write_text(json.dumps({"us": times, "first": [one, two]}))
+            print(row(batch, times, apart(one, two), apart(one, alone)), flush=True)
+            (options.out / f"batch{batch}.json").write_text(json.dumps({"us": times, "first": [one, two, alone]}))
     except RuntimeError as problem:
         print(problem)
         return 1
@@ -130,14 +131,17 @@ def race(options: argparse.Namespace) -> int:
     return 0
 
 
-def row(batch: int, times: dict[str, list[float]], one: list[Any], two: list[Any]) -> str:
+def row(batch: int, times: dict[str, list[float]], engines: str, alone: str) -> str:
     before, after = (statistics.median(times[name]) for name in ENGINES)
-    equal = sum(a[0] == b[0] for a, b in zip(one, two, strict=True)) / len(one)
-    apart = max(abs(a[1] - b[1]) for a, b in zip(one, two, strict=True))
     rates = f"{batch / before * 1e6:,.0f} to {batch / after * 1e6:,.0f}"
-    return (
-        f"{batch:5} {before:9,.0f} {after:10,.0f} {before / after - 1:6.1%}  {rates:16} {equal:.0%}, {apart:.3f} apart"
-    )
+    return f"{batch:5} {before:9,.0f} {after:10,.0f} {before / after - 1:6.1%}  {rates:16} {engines:12} {alone}"
+
+
+def apart(one: list[Any], two: list[Any]) -> str:
+    """Of first tokens with their log probabilities, prompt by prompt."""
+    pairs = list(zip(one, two, strict=True))
+    equal = sum(a[0] == b[0] for a, b in pairs) / len(pairs)
+    return f"{equal:.0%}, {max(abs(a[1] - b[1]) for a, b in pairs):.3f}"
 
 
 # ------------------------------------------------------------------------------------------------------ one of them
@@ -147,7 +151,7 @@ def serve(options: argparse.Namespace) -> int:
     start = time.perf_counter()
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # vLLM logs to stdout
-    faulthandler.dump_traceback_later(options.limit / 2)  # where it hangs
+    faulthandler.dump_traceback_later(options.limit * 0.8)  # where it hangs
 
     def stage(text: str) -> None:
         print(f"[{time.perf_counter() - start:6.1f} s] {text}", file=sys.stderr, flush=True)
@@ -170,7 +174,7 @@ def serve(options: argparse.Namespace) -> int:
         max_model_len=options.prompt + options.tokens + 2 * FEW,
         max_num_seqs=max(batches),
         enable_prefix_caching=False,
-        gpu_memory_utilization=0.45,
+        gpu_memory_utilization=0.2,  # must be free at the start; the cache has its own size
         kv_cache_memory_bytes=4 << 30,
         kernel_config={"enable_flashinfer_autotune": False},  # both engines run vLLM's Triton and CUDA kernels
         **own_attention,
@@ -190,8 +194,11 @@ def serve(options: argparse.Namespace) -> int:
     return 0
 
 
-def generate(engine: Any, parameters: Any, options: argparse.Namespace, batch: int, tokens: int) -> dict[str, Any]:
-    """first: [token, its log probability] of each prompt's first token, where one token is asked for."""
+def generate(
+    engine: Any, parameters: Any, options: argparse.Namespace, batch: int, tokens: int, together: bool = True
+) -> dict[str, Any]:
+    """first: [token, its log probability] of each prompt's first token, where one token is asked for. together: in
+    one call, else a call for each prompt."""
     prompts = [
         {"prompt_token_ids": [(31 * one + 7 * n) % 30000 for n in range(options.prompt)]} for one in range(batch)
     ]
@@ -199,7 +206,8 @@ def generate(engine: Any, parameters: Any, options: argparse.Namespace, batch: i
         temperature=0.0, max_tokens=tokens, ignore_eos=True, detokenize=False, logprobs=0 if tokens == 1 else None
     )
     start = time.perf_counter()
-    found = engine.generate(prompts, wanted, use_tqdm=False)
+    calls = [prompts] if together else [[each] for each in prompts]
+    found = [each for call in calls for each in engine.generate(call, wanted, use_tqdm=False)]
     seconds = time.perf_counter() - start
     assert all(len(each.outputs[0].token_ids) == tokens for each in found)
     if tokens > 1:
