@@ -12,6 +12,7 @@ from rank_rows import row
 
 from kernelderby.catalog.builds import build_id, version_of_builds
 from kernelderby.catalog.libraries import library_of, library_versions, oldest, pinned_versions
+from kernelderby.catalog.not_raced import not_raced
 from kernelderby.errors import DerbyError
 from kernelderby.rank.field import field
 
@@ -185,3 +186,45 @@ def test_the_version_is_of_what_an_import_finds_first(tmp_path, monkeypatch):
     importlib.invalidate_caches()
     monkeypatch.setattr(sys, "path", [str(new), str(old), *sys.path[2:]])  # a whole package goes before parts of one
     assert library_versions()["vllm"] == "0.25.1"
+
+
+LISTED = """
+[[library]]
+name = "new"
+operators = ["alpha"]
+why = "A wheel of 92 MB."
+needs = "a network"
+[[library]]
+name = "odd"
+operators = ["nowhere"]
+why = "No."
+needs = ""
+[[library]]
+name = "other"
+operators = []
+why = "Of AMD alone."
+needs = ""
+"""
+
+
+def test_libraries_that_were_not_raced_say_why(tmp_path):
+    told, folder = [], tmp_path / "solutions"
+    assert not_raced(tmp_path, ["alpha"], told.append) == ()
+    (folder / "compiler" / "template").mkdir(parents=True)
+    (folder / "compiler" / "template" / "solution.toml").write_text('[left_out]\nbeta = "loops"\nalpha = "loops"\n')
+    (folder / "not_raced.toml").write_text(LISTED)
+    new, other, compiler = not_raced(tmp_path, ["alpha", "beta"], told.append)
+    assert (new.name, new.needs, other.operators) == ("new", "a network", ())
+    assert (compiler.name, compiler.operators, compiler.why) == ("compiler", ("beta", "alpha"), "Loops.")
+    assert len(told) == 1 and "odd: 'nowhere' is no definition" in told.pop()
+    found = field([], {"beta": []}, SOLUTIONS, {}, {}, not_raced=(new, other, compiler))
+    assert found.not_raced == (other, compiler)
+    (folder / "not_raced.toml").write_text(LISTED.replace("needs", "wants"))
+    assert not_raced(tmp_path, ["alpha"], told.append)[0].name == "compiler" and "wants" in told.pop()
+
+
+def test_the_command_says_what_was_not_raced(derby, checkout):
+    code, text, _ = derby("field", "topk_filter", "--not-raced", "--root", checkout, columns=80)
+    assert code == 0 and "DeepSelect" in text and "QuACK" not in text and "Libraries that were raced" not in text
+    assert max(map(len, text.splitlines())) <= 80
+    assert "DeepSelect" in derby("field", "topk_filter", "--root", checkout)[1]

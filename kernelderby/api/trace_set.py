@@ -14,6 +14,7 @@ from kernelderby.api.nearest import Nearest, nearest
 from kernelderby.api.recorded_rows import RankingAsked, RecordedRows
 from kernelderby.catalog import Catalog, Definition, Solution, Workload, published
 from kernelderby.catalog.libraries import library_versions, pinned_versions
+from kernelderby.catalog.not_raced import not_raced
 from kernelderby.catalog.selection import LEGS, by_origin
 from kernelderby.catalog.workloads import FRESH
 from kernelderby.errors import DerbyError, LeftOut
@@ -217,18 +218,24 @@ class TraceSet:
 
     @_telling
     def field(
-        self, definitions: Names = (), *, constraints: Path | str | None = None, gpu: str | None = None
+        self,
+        definitions: Names = (),
+        *,
+        constraints: Path | str | None = None,
+        gpu: str | None = None,
+        only_not_raced: bool = False,
     ) -> Answer[Field]:
         """The libraries that were raced at each operator, in which version, and when, beside the newest version:
-        that of a constraints file (lines `library==version`), or the one installed here."""
+        that of a constraints file (lines `library==version`), or the one installed here; and those that were not."""
         catalog = self.catalog
         names = [catalog.definition(name).name for name in names_of(definitions)] or list(catalog.definitions)
         counted = {name: [each.uuid for each in by_origin(catalog.workloads(name))[0]] for name in names}
         here = library_versions() if constraints is None else pinned_versions(Path(constraints))
         importance = published.importance(catalog.root, catalog.left_out)
-        found = field(catalog.traces(), counted, catalog.solutions, importance, here, gpu)
+        without = not_raced(catalog.root, catalog.definitions, catalog.left_out)
+        found = field(catalog.traces(), counted, catalog.solutions, importance, here, gpu, without)
         where = "the version installed here" if constraints is None else f"the version in {Path(constraints).name}"
-        return field_answer(found, where, catalog.warnings)
+        return field_answer(found, where, catalog.warnings, only_not_raced)
 
     @_telling
     def roofline(

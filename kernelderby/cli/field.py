@@ -18,11 +18,20 @@ from kernelderby.cli.output import Output, output_options
     metavar="FILE",
     help="Lines <library>==<version>: the newest versions, in place of those installed here.",
 )
+@click.option("--not-raced", is_flag=True, help="Only the libraries that were not raced, and why.")
 @gpu_option
-@output_options("field", tables=("field",))
+@output_options("field", tables=("field", "not_raced"))
 @root_option
-def command(operators: tuple[str, ...], constraints: Path | None, gpu: str | None, root: Path, output: Output) -> None:
-    """The libraries that were raced at each operator: version, newest version here, shapes, dates of the rows.
+def command(
+    operators: tuple[str, ...],
+    constraints: Path | None,
+    not_raced: bool,
+    gpu: str | None,
+    root: Path,
+    output: Output,
+) -> None:
+    """The libraries that were raced at each operator: version, newest version here, shapes, dates of the rows. And
+    those that were not, and why.
 
     An operator's shapes are those that count in scores. Needs no GPU and no torch.
 
@@ -32,4 +41,4 @@ def command(operators: tuple[str, ...], constraints: Path | None, gpu: str | Non
     """
     from kernelderby.api.trace_set import open_set
 
-    output.emit(open_set(root).field(operators, constraints=constraints, gpu=gpu))
+    output.emit(open_set(root).field(operators, constraints=constraints, gpu=gpu, only_not_raced=not_raced))

@@ -9,6 +9,7 @@ from pathlib import Path
 from kernelderby import __version__
 from kernelderby.catalog import Catalog, published
 from kernelderby.catalog.groups import groups_of
+from kernelderby.catalog.not_raced import not_raced
 from kernelderby.errors import DerbyError, LeftOut
 from kernelderby.page.changes import changes, rows_before
 from kernelderby.page.environments import Environments
@@ -67,6 +68,7 @@ def page_of(catalog: Catalog, against: Path | None = None) -> BuiltPage:
         before = _by_definition(rows_before(against, catalog))
         changed = changes(str(against), by_definition, before, workloads, solutions)
     profiles = recordings(catalog, lambda problem: warnings.append(LeftOut(problem)))
+    libraries = not_raced(catalog.root, catalog.definitions, catalog.left_out)
     labels = {operator.name: [shape.label for shape in operator.shapes] for operator in operators}
     newest = max((group.last for group in groups), key=moment_of, default="")
     model = PageModel(
@@ -93,7 +95,7 @@ def page_of(catalog: Catalog, against: Path | None = None) -> BuiltPage:
         kernels=tuple(profiles.kernels),
         timelines=tuple(profiles.timelines),
         studies=tuple(profiles.studies),
-        trust=trust(catalog, groups, shown_races, labels, [*catalog.warnings, *warnings]),
+        trust=trust(catalog, groups, shown_races, labels, libraries, [*catalog.warnings, *warnings]),
         environments=tuple(environments.all),
     )
     left_out = tuple(each for each in (*catalog.warnings, *warnings) if isinstance(each, LeftOut))

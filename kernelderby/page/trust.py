@@ -6,8 +6,17 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from kernelderby.catalog import Catalog
 from kernelderby.catalog.groups import RowGroup
+from kernelderby.catalog.not_raced import NotRaced
 from kernelderby.hardware import gpu_id
-from kernelderby.page.model import ShownFailure, ShownGroup, ShownMissing, ShownOutdated, ShownRace, ShownTrust
+from kernelderby.page.model import (
+    ShownFailure,
+    ShownGroup,
+    ShownMissing,
+    ShownNotRaced,
+    ShownOutdated,
+    ShownRace,
+    ShownTrust,
+)
 from kernelderby.page.operators import needs
 from kernelderby.page.text import words
 from kernelderby.rank.model import NOT_MEASURED, PASSED
@@ -26,6 +35,7 @@ def trust(
     counted: Sequence[RowGroup],
     races: Sequence[ShownRace],
     workload_labels: Mapping[str, Sequence[str]],
+    libraries: Iterable[NotRaced],
     warnings: Iterable[str],
 ) -> ShownTrust:
     groups: dict[selection.Key, list[RowGroup]] = {}
@@ -37,6 +47,10 @@ def trust(
         tuple(failure for race in races for failure in _failures(race, workload_labels[race.definition])),
         tuple(outdated for race in races for outdated in _outdated(race)),
         tuple(_missing(catalog, counted)),
+        tuple(
+            ShownNotRaced(words(each.name), tuple(map(words, each.operators)), words(each.why), words(each.needs))
+            for each in libraries
+        ),
         tuple(words(str(each)) for each in warnings),
     )
 

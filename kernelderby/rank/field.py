@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from kernelderby.catalog import Solution
 from kernelderby.catalog.libraries import UNKNOWN, library_of, oldest
+from kernelderby.catalog.not_raced import NotRaced
 from kernelderby.roofline import selection
 from kernelderby.roofline.selection import Chosen, Group
 from kernelderby.rows.measurement import Measurement, Status
@@ -41,12 +42,14 @@ class Raced:
 @dataclass(frozen=True, slots=True)
 class Field:
     """group: of the rows, None without rows. importance: definition -> its share of the survey's GPU time. raced: by
-    importance, then by name. without: definitions at which no solution calls a library."""
+    importance, then by name. without: definitions at which no solution calls a library. not_raced: libraries of which
+    no solution or no time is here, and why."""
 
     group: Group | None
     importance: dict[str, float]
     raced: tuple[Raced, ...]
     without: tuple[str, ...]
+    not_raced: tuple[NotRaced, ...] = ()
 
     def at_least(self, libraries: int, raced: bool) -> float:
         """Percent of the survey's GPU time that has so many libraries, each with a solution, or raced: with a time of
@@ -69,6 +72,7 @@ def field(
     importance: Mapping[str, float],
     here: Mapping[str, str],
     gpu: str | None = None,
+    not_raced: Iterable[NotRaced] = (),
 ) -> Field:
     """workloads: definition -> the uuids that count. here: library -> version. gpu: default the one of most rows."""
     groups = selection.group_rows(measurements)
@@ -89,7 +93,13 @@ def field(
         if not of_library:
             without.append(name)
     group = selection.describe_group(key, groups[key]) if key else None
-    return Field(group, {name: importance[name] for name in order if name in importance}, tuple(raced), tuple(without))
+    return Field(
+        group,
+        {name: importance[name] for name in order if name in importance},
+        tuple(raced),
+        tuple(without),
+        tuple(each for each in not_raced if not each.operators or set(each.operators) & set(workloads)),
+    )
 
 
 def _raced(

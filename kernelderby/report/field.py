@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from kernelderby.catalog.libraries import UNKNOWN
+from kernelderby.catalog.not_raced import NotRaced
 from kernelderby.rank.field import Field, Raced
 from kernelderby.report.answer import Answer
 from kernelderby.report.frame import Frame, fields_of, frame
@@ -13,12 +14,16 @@ from kernelderby.report.model import BLANK, NOTHING, Column, Report, Table, Tabl
 ENOUGH = 3  # libraries
 
 
-def field_answer(found: Field, here: str, warnings: Sequence[str] = ()) -> Answer[Field]:
-    """Frame: field, one row an operator and library. here: where the newest versions are from, in words."""
+def field_answer(found: Field, here: str, warnings: Sequence[str] = (), only_not_raced: bool = False) -> Answer[Field]:
+    """Frames: field, one row an operator and library; not_raced. here: where the newest versions are from, in words."""
     return Answer(
         found,
         lambda: {"field": found},
-        lambda: [field_report(found, here)],
+        lambda: [
+            Report("Libraries that were not raced", (), tuple(not_raced_tables(found.not_raced)))
+            if only_not_raced
+            else field_report(found, here)
+        ],
         lambda: _frames(found),
         tuple(warnings),
     )
@@ -26,7 +31,7 @@ def field_answer(found: Field, here: str, warnings: Sequence[str] = ()) -> Answe
 
 def _frames(found: Field) -> tuple[Frame, ...]:
     rows = ({"importance": found.importance.get(each.definition)} | fields_of(each) for each in found.raced)
-    return (frame("field", rows),)
+    return frame("field", rows), frame("not_raced", map(fields_of, found.not_raced))
 
 
 def field_report(found: Field, here: str) -> Report:
@@ -48,7 +53,25 @@ def field_report(found: Field, here: str) -> Report:
     )
     where = f", {found.group.gpu}" if found.group else ""
     table = Table(f"Libraries that were raced{where}", columns, tuple(rows), caption, key_columns=1)
-    return Report("The field", tuple(_facts(found)), (table,), tuple(_notes(found)))
+    return Report("The field", tuple(_facts(found)), (table, *not_raced_tables(found.not_raced)), tuple(_notes(found)))
+
+
+def not_raced_tables(found: Sequence[NotRaced]) -> list[Table]:
+    """A table of those that a race would need something for, and one of those whose kernels do not fit."""
+    columns = (Column("library", "left"), Column("operators", "left", is_optional=True), Column("why", "left"))
+    return [
+        Table(title, columns, tuple(_told(each) for each in rows))
+        for title, rows in (
+            ("Not raced", [each for each in found if each.needs]),
+            ("Kernels that do not fit", [each for each in found if not each.needs]),
+        )
+        if rows
+    ]
+
+
+def _told(each: NotRaced) -> tuple[TableCell, ...]:
+    needs = f" Needs {each.needs}." if each.needs else ""
+    return TableCell(each.name), TableCell(", ".join(each.operators) or "many"), TableCell(f"{each.why}{needs}")
 
 
 def _facts(found: Field) -> Iterator[str]:

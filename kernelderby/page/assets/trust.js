@@ -8,6 +8,7 @@ function trust() {
   made.push(outdated.length ? outdatedTable(outdated) : empty("Every row that counts is of the sources that its solution has now."));
   made.push(text("h2", "Never measured"), note("Solutions without a row on a GPU on which another one of their operator has some, and what they need of a machine."));
   made.push(missing.length ? missingTable(missing) : empty("Every solution has rows wherever another one of its operator has."));
+  made.push(text("h2", "Libraries without a race"), notRacedTable(page.trust.not_raced));
   made.push(text("h2", "Left out"));
   made.push(warnings.length ? element("ul", {}, warnings.map((each) => text("li", each))) : empty("Nothing of the set is broken."));
   return made;
@@ -60,6 +61,19 @@ function outdatedTable(outdated) {
       { title: "GPU", value: (row) => row.gpu, cell: (row) => text("span", gpuName(row.gpu), { class: "whole" }) },
       { title: "Protocol", value: (row) => row.protocol, cell: (row) => text("span", row.protocol, { class: "whole" }) },
       { title: "Rows", align: "right", value: (row) => row.rows, cell: (row) => `${row.rows} of ${row.of_rows}` },
+    ],
+  }).node;
+}
+
+function notRacedTable(libraries) {
+  if (!libraries.length) return empty("Nobody has listed one in solutions/not_raced.toml.");
+  return table({
+    rows: libraries,
+    columns: [
+      { title: "Library", value: (row) => row.library, cell: (row) => row.library },
+      { title: "Operators", value: (row) => list(row.operators), cell: (row) => list(row.operators) },
+      { title: "Why", value: (row) => row.why, cell: (row) => text("span", row.why, { class: "message" }) },
+      { title: "Needs", value: (row) => row.needs, cell: (row) => row.needs || "its kernel does not fit" },
     ],
   }).node;
 }

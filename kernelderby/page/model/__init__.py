@@ -41,6 +41,7 @@ from kernelderby.page.model.trust import (
     ShownFailure,
     ShownGroup,
     ShownMissing,
+    ShownNotRaced,
     ShownOutdated,
     ShownTrust,
 )
@@ -65,6 +66,7 @@ __all__ = [
     "ShownLead",
     "ShownMissing",
     "ShownModule",
+    "ShownNotRaced",
     "ShownOperator",
     "ShownOrder",
     "ShownOutdated",

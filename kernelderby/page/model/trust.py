@@ -85,9 +85,19 @@ class ShownOutdated(Struct, frozen=True):
     of_rows: int
 
 
+class ShownNotRaced(Struct, frozen=True):
+    """A library that was not raced: why, and what a race would need (empty where its kernel does not fit)."""
+
+    library: str
+    operators: tuple[str, ...]
+    why: str
+    needs: str
+
+
 class ShownTrust(Struct, frozen=True):
     groups: tuple[ShownGroup, ...]
     failures: tuple[ShownFailure, ...]
     outdated: tuple[ShownOutdated, ...]
     missing: tuple[ShownMissing, ...]
+    not_raced: tuple[ShownNotRaced, ...]
     warnings: tuple[str, ...]
