@@ -17,7 +17,7 @@ from kernelderby.catalog import Catalog
 README = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```\n(.*?)^```", README, flags=re.DOTALL | re.MULTILINE)
 COMMANDS = [line.split("  #")[0].strip() for block in BLOCKS for line in block.replace("\\\n", " ").splitlines()]
-DERBY = [line for line in COMMANDS if line.startswith("derby ")]
+DERBY = [*dict.fromkeys(line for line in COMMANDS if line.startswith("derby "))]
 # Need a GPU; without one they are a line that says so. flashinfer-bench's own says it in a traceback.
 NEED_GPU = ("derby bench", "derby serve-bench", "derby gate", "derby tune", "derby profile run", "flashinfer-bench run")
 SAYS = dict.fromkeys(NEED_GPU, "GPU") | {"derby verify": "sealed"}  # the set has no sealed session
