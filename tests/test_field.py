@@ -228,3 +228,7 @@ def test_the_command_says_what_was_not_raced(derby, checkout):
     assert code == 0 and "DeepSelect" in text and "QuACK" not in text and "Libraries that were raced" not in text
     assert max(map(len, text.splitlines())) <= 80
     assert "DeepSelect" in derby("field", "topk_filter", "--root", checkout)[1]
+    table = derby("field", "topk_filter", "--format", "csv", "--table", "not_raced", "--root", checkout)[1]
+    assert table.startswith("name,operators,why,needs") and "DeepSelect" in table
+    found = json.loads(derby("field", "topk_filter", "--json", "--root", checkout)[1])["field"]
+    assert any("DeepSelect" in each["name"] for each in found["not_raced"])

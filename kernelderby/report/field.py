@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from msgspec.structs import asdict
+
 from kernelderby.catalog.libraries import UNKNOWN
 from kernelderby.catalog.not_raced import NotRaced
 from kernelderby.rank.field import Field, Raced
@@ -31,7 +33,7 @@ def field_answer(found: Field, here: str, warnings: Sequence[str] = (), only_not
 
 def _frames(found: Field) -> tuple[Frame, ...]:
     rows = ({"importance": found.importance.get(each.definition)} | fields_of(each) for each in found.raced)
-    return frame("field", rows), frame("not_raced", map(fields_of, found.not_raced))
+    return frame("field", rows), frame("not_raced", map(asdict, found.not_raced))
 
 
 def field_report(found: Field, here: str) -> Report:
