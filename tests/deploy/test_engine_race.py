@@ -16,7 +16,7 @@ class SamplingParams:
         self.__dict__.update(given)
 
 class LLM:
-    """A step takes 4 ms, 2 ms with the plugin. Every prompt's first token is 5, its log probability -1 or -1.25."""
+    """A prompt takes 60 ms, a step 4 ms, 2 ms with the plugin. Every prompt's first token is 5, its log probability -1 or -1.25."""
 
     def __init__(self, model, load_format, skip_tokenizer_init, compilation_config, **named):
         assert load_format == "dummy" and skip_tokenizer_init and os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
@@ -30,7 +30,7 @@ class LLM:
         pass
 
     def generate(self, prompts, wanted, use_tqdm):
-        time.sleep((2 if self.is_ours else 4) * 1e-3 * wanted.max_tokens)
+        time.sleep(0.06 + (2 if self.is_ours else 4) * 1e-3 * wanted.max_tokens)
         first = [{5: types.SimpleNamespace(logprob=-1.25 if self.is_ours else -1.0)}]
         output = types.SimpleNamespace(token_ids=[5] * wanted.max_tokens, logprobs=first)
         return [types.SimpleNamespace(outputs=[output]) for _ in prompts]
@@ -54,11 +54,10 @@ def run(folder, *more):
 def test_two_engines_in_turn(tmp_path):
     found = run(tmp_path)
     assert found.returncode == 0, found.stdout + found.stderr
-    batch, before, after, gain = re.match(
-        r" +(\d+) +([\d,]+) +([\d,]+) +([\d.]+)%", found.stdout.splitlines()[-1]
-    ).groups()
-    assert batch == "2" and 4000 < int(before.replace(",", "")) < 6000 and 60 < float(gain) < 140
-    assert 2000 < int(after.replace(",", "")) < 3500
+    row = re.match(r" +2 +([\d,]+) +([\d,]+) +([\d.]+)%", found.stdout.splitlines()[-1])
+    before, after, gain = (float(each.replace(",", "")) for each in row.groups())
+    assert 4000 <= before < 9000 and 2000 <= after < 6000  # late where a machine is busy
+    assert abs(gain - (before / after - 1) * 100) < 0.2
     assert found.stdout.rstrip().endswith("100%, 0.250  100%, 0.000")
     config = json.loads((tmp_path / "out" / "config.json").read_text())
     assert config["architectures"] == ["Qwen3MoeForCausalLM"] and config["num_hidden_layers"] == 3
