@@ -16,7 +16,7 @@ class SamplingParams:
         self.__dict__.update(given)
 
 class LLM:
-    """A prompt takes 60 ms, a step 4 ms, 2 ms with the plugin. Every prompt's first token is 5, its log probability -1 or -1.25."""
+    """A prompt takes 60 ms, a step 4 ms, 2 ms with the plugin. First tokens are 5, their log probability -1 or -1.25."""
 
     def __init__(self, model, load_format, skip_tokenizer_init, compilation_config, **named):
         assert load_format == "dummy" and skip_tokenizer_init and os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
@@ -56,7 +56,7 @@ def test_two_engines_in_turn(tmp_path):
     assert found.returncode == 0, found.stdout + found.stderr
     row = re.match(r" +2 +([\d,]+) +([\d,]+) +([\d.]+)%", found.stdout.splitlines()[-1])
     before, after, gain = (float(each.replace(",", "")) for each in row.groups())
-    assert 4000 <= before < 9000 and 2000 <= after < 6000  # late where a machine is busy
+    assert 3500 <= before < 7500 and 1500 <= after < 5500  # late where a machine is busy
     assert abs(gain - (before / after - 1) * 100) < 0.2
     assert found.stdout.rstrip().endswith("100%, 0.250  100%, 0.000")
     config = json.loads((tmp_path / "out" / "config.json").read_text())
