@@ -16,7 +16,7 @@ class SamplingParams:
         self.__dict__.update(given)
 
 class LLM:
-    """A prompt takes 60 ms, a step 4 ms, 2 ms with the plugin. First tokens are 5, their log probability -1 or -1.25."""
+    """A prompt takes 60 ms, a step 4 ms, 2 ms with the plugin. First tokens are 5, of log probability -1 or -1.25."""
 
     def __init__(self, model, load_format, skip_tokenizer_init, compilation_config, **named):
         assert load_format == "dummy" and skip_tokenizer_init and os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
