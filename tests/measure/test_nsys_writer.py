@@ -30,13 +30,13 @@ GPU = GpuSeen("NVIDIA H200", "9.0", "GPU-0123", memory_bytes=150_000_000_000, l2
 
 def kernel(name: str, start: int, end: int, correlation: int, stream: int = 7) -> KernelRecord:
     return KernelRecord(
-        name,
         T0 + start,
         T0 + end,
         0,
         1,
         stream,
         correlation,
+        name,
         (8, 4, 2),
         (128, 1, 1),
         64,

@@ -30,11 +30,12 @@ from kernelderby.measure.record.records import (
     ProcessRecording,
     RangeRecord,
     WaitRecord,
+    WorkRecord,
 )
 from kernelderby.measure.wire.replies import GpuSeen
 from kernelderby.store.counts import counted
 
-Work = TypeVar("Work", KernelRecord, CopyRecord, FillRecord)
+Work = TypeVar("Work", bound=WorkRecord)
 
 _BUFFER_BYTES = 8 << 20
 _INJECTION = "NVTX_INJECTION64_PATH"
@@ -165,8 +166,7 @@ class Recorder:
         _put_in_order(recording.kernels, recording)
         _put_in_order(recording.copies, recording)
         _put_in_order(recording.fills, recording)
-        work: Iterable[KernelRecord | CopyRecord | FillRecord]
-        work = chain(recording.kernels, recording.copies, recording.fills)
+        work: Iterable[WorkRecord] = chain(recording.kernels, recording.copies, recording.fills)
         launched = {one.correlation for one in work}
         recording.calls[:] = sorted(
             (one for one in recording.calls if one.correlation in launched or not one.name.startswith(_QUIET)),
@@ -188,8 +188,8 @@ class Recorder:
     def _kernel(self, one: Any) -> None:
         self._recording.kernels.append(
             KernelRecord(
-                one.name,
                 *_where(one),
+                one.name,
                 (one.grid_x, one.grid_y, one.grid_z),
                 (one.block_x, one.block_y, one.block_z),
                 one.registers_per_thread,
@@ -202,41 +202,14 @@ class Recorder:
         )
 
     def _copy(self, one: Any) -> None:
-        self._recording.copies.append(
-            CopyRecord(
-                *_where(one),
-                one.bytes,
-                one.copy_kind,
-                one.src_kind,
-                one.dst_kind,
-                one.graph_node_id,
-                one.copy_count,
-            )
-        )
+        self._recording.copies.append(_copied(one, count=one.copy_count))
 
     def _peer_copy(self, one: Any) -> None:
-        self._recording.copies.append(
-            CopyRecord(
-                *_where(one),
-                one.bytes,
-                one.copy_kind,
-                one.src_kind,
-                one.dst_kind,
-                one.graph_node_id,
-                peers=(one.src_device_id, one.src_context_id, one.dst_device_id, one.dst_context_id),
-            )
-        )
+        peers = one.src_device_id, one.src_context_id, one.dst_device_id, one.dst_context_id
+        self._recording.copies.append(_copied(one, peers=peers))
 
     def _fill(self, one: Any) -> None:
-        self._recording.fills.append(
-            FillRecord(
-                *_where(one),
-                one.bytes,
-                one.value,
-                one.memory_kind,
-                one.graph_node_id,
-            )
-        )
+        self._recording.fills.append(FillRecord(*_where(one), one.bytes, one.value, one.memory_kind, one.graph_node_id))
 
     def _call(self, one: Any) -> None:
         driver = one.kind == self._cupti.ActivityKind.DRIVER
@@ -291,8 +264,12 @@ def _put_in_order(records: list[Work], recording: ProcessRecording) -> None:
 
 
 def _where(one: Any) -> tuple[int, int, int, int, int, int]:
-    """Start, end, device, context, stream and correlation, which every record of GPU work has."""
+    """The fields of a WorkRecord."""
     return one.start, one.end, one.device_id, one.context_id, one.stream_id, one.correlation_id
+
+
+def _copied(one: Any, **more: Any) -> CopyRecord:
+    return CopyRecord(*_where(one), one.bytes, one.copy_kind, one.src_kind, one.dst_kind, one.graph_node_id, **more)
 
 
 def _refused(error: Exception) -> RecordingFailed:

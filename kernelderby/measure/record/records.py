@@ -14,17 +14,23 @@ from kernelderby.measure.wire.replies import GpuSeen
 
 
 @dataclass(frozen=True, slots=True)
-class KernelRecord:
-    """name: as the module has it, mangled or not. local_memory: bytes a thread and in total. shared_memory: static,
-    dynamic and executed bytes. graph_node: 0 outside a CUDA graph."""
+class WorkRecord:
+    """What every record of GPU work has."""
 
-    name: str
     start: int
     end: int
     device: int
     context: int
     stream: int
     correlation: int
+
+
+@dataclass(frozen=True, slots=True)
+class KernelRecord(WorkRecord):
+    """name: as the module has it, mangled or not. local_memory: bytes a thread and in total. shared_memory: static,
+    dynamic and executed bytes. graph_node: 0 outside a CUDA graph."""
+
+    name: str
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     registers: int = 0
@@ -36,15 +42,9 @@ class KernelRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class CopyRecord:
+class CopyRecord(WorkRecord):
     """One copy. peers: source device and context, destination device and context, of a copy between GPUs."""
 
-    start: int
-    end: int
-    device: int
-    context: int
-    stream: int
-    correlation: int
     bytes: int
     copy_kind: int
     source_kind: int = 0
@@ -55,15 +55,9 @@ class CopyRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class FillRecord:
+class FillRecord(WorkRecord):
     """One memset."""
 
-    start: int
-    end: int
-    device: int
-    context: int
-    stream: int
-    correlation: int
     bytes: int
     value: int = 0
     memory_kind: int = 0
