@@ -92,7 +92,7 @@ def command(
 
         on_cpu = device == "cpu" or (device is None and bool(without_gpu()))
         read = [Path(name.partition("::")[0]).parent for name in names if name.partition("::")[0].endswith(".py")]
-        begin_judging(root, [dump.absolute().parent] if dump else [], read, not on_cpu, on_cpu, has_sockets=sanitize)
+        begin_judging(root, [dump.absolute().parent] if dump else [], read, not on_cpu, on_cpu, has_tool=sanitize)
     from kernelderby.api.adhoc import adhoc_set, operator_of_file
     from kernelderby.api.machine import check
     from kernelderby.catalog import Catalog

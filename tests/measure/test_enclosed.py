@@ -108,6 +108,39 @@ def test_a_hostile_definition_is_held_by_the_fence_of_the_judge(tmp_path, derby,
     assert marks.is_dead(left), "the watcher ends what the definition has left"
 
 
+TOOL = """
+import socket, sys, tempfile
+from pathlib import Path
+from kernelderby.measure.fence import enclosed
+
+home = Path.home()
+locks, out = home.parent / "tmp", home.parent / "out"
+scratch = Path(tempfile.mkdtemp(dir=locks))
+enclosed.enclose([out], [], locks, scratch, has_tool=True)
+socket.socket(socket.AF_INET).close()
+(locks / "of_the_tool").write_text("x")
+(out / "report").write_text("x")
+for what in (lambda: (home / "new").write_text("x"), lambda: (home / ".ssh/id").read_text()):
+    try:
+        what()
+    except PermissionError:
+        continue
+    raise SystemExit("not refused")
+print("held")
+"""
+
+
+@fenced
+def test_a_profiler_has_sockets_and_its_own_files_and_the_home_is_closed(tmp_path):
+    """Seen with nsys 2023.4: it talks to its daemon, and keeps what it injects in /tmp."""
+    for name in ("home/.ssh", "tmp", "out"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "home/.ssh/id").write_text("key")
+    environment = os.environ | {"HOME": str(tmp_path / "home")}
+    done = subprocess.run([sys.executable, "-c", TOOL], env=environment, capture_output=True, text=True)
+    assert done.stdout == "held\n", done.stderr
+
+
 EMPTY = """
 import os, sys
 from pathlib import Path

@@ -73,8 +73,15 @@ def command(
     in a process of its own, warm-up and correctness check outside the capture."""
     from kernelderby.catalog import Catalog
     from kernelderby.errors import DerbyError
+    from kernelderby.measure.machine.environment import without_gpu
     from kernelderby.measure.machine.probe import find_machine
     from kernelderby.measure.record.run import plan_profiles
+    from kernelderby.measure.wire.early import begin_judging
+
+    if not without_gpu():
+        if out is not None and out.parent.is_dir():
+            out.mkdir(exist_ok=True)
+        begin_judging(root, [out or root / _DEFAULT_OUT.parts[0]], has_tool=tool != "cupti")
 
     catalog = Catalog.open(root)
     solutions, definitions = check_names(catalog, solutions, definitions)

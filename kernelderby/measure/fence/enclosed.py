@@ -22,17 +22,17 @@ _FIRST_USE = "import ctypes; ctypes.CDLL('libcuda.so.1').cuInit(0)"
 
 
 def enclose(
-    writable: Collection[Path], readable: Collection[Path], locks: Path, scratch: Path, has_sockets: bool = False
+    writable: Collection[Path], readable: Collection[Path], locks: Path, scratch: Path, has_tool: bool = False
 ) -> None:
     """What the kernel lacks is left out: derby doctor says so. writable: what the command writes. readable: what it
-    needs of the user's home. locks: the folder where it makes lock files. scratch: for temporary files. has_sockets: a
-    tool of it needs them, so no filter."""
+    needs of the user's home. locks: the folder where it makes lock files. scratch: for temporary files. has_tool: it
+    starts a profiler or a sanitizer, which needs sockets, powers and files of its own beside the locks."""
     _make_devices()
     watcher.mark_this()
-    powers.give_up()
-    if not has_sockets:
+    if not has_tool:
+        powers.give_up()
         seccomp.protect_from_judge(watcher.pids())
-    own = [*folders.writable(scratch, scratch), *writable]
+    own = [*folders.writable(scratch, scratch), *writable, *([locks] if has_tool else [])]
     needed = [each for each in map(Path.resolve, [*_libraries(), *readable]) if not _holds_a_home(each)]
     landlock.writes_only_beneath(own, [*_outside_of_homes(), *needed], {locks, scratch.parent})
 

@@ -39,11 +39,11 @@ def begin_judging(
     readable: Sequence[Path | str] = (),
     on_gpu: bool = True,
     shares_torch: bool = False,
-    has_sockets: bool = False,
+    has_tool: bool = False,
 ) -> None:
     """Without effect where this process is not a command that has just begun: no fence then, and workers begin as
     everywhere. writable, readable: besides caches and the set, of the user's home. shares_torch: with workers
-    on a CPU. has_sockets: it uses a tool that needs some."""
+    on a CPU. has_tool: see enclose()."""
     if not _has_just_begun() or (on_gpu and not _FENCED_ON_GPUS):
         return
     scratch = _scratch_of_this()
@@ -58,7 +58,7 @@ def begin_judging(
     enclosed.enclose(
         [*writable, caches],
         [root, caches, *writable, *given, *(each.resolve() for each in given)],
-        *(LOCK_FOLDER, scratch, has_sockets),
+        *(LOCK_FOLDER, scratch, has_tool),
     )
     if shares_torch and not any(each.startswith("--secret") for each in sys.argv[1:]):
         _import_torch_for_all()
