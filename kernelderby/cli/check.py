@@ -92,7 +92,9 @@ def command(
 
         on_cpu = device == "cpu" or (device is None and bool(without_gpu()))
         read = [Path(name.partition("::")[0]).parent for name in names if name.partition("::")[0].endswith(".py")]
-        begin_judging(root, [dump.absolute().parent] if dump else [], read, not on_cpu, on_cpu, has_tool=sanitize)
+        written = [dump.absolute().parent] if dump else []
+        chosen = (*names, *solutions)
+        begin_judging(root, written, read, not on_cpu, on_cpu, sanitize, lambda: _look_up(root, chosen, definitions))
     from kernelderby.api.adhoc import adhoc_set, operator_of_file
     from kernelderby.api.machine import check
     from kernelderby.catalog import Catalog
@@ -135,6 +137,20 @@ def command(
         raise click.UsageError("--gpu goes with --ray; --device chooses on this machine")
     planned = check(catalog, solutions, definitions, workloads, origin, **options)
     _run(planned, solutions, details, dump, output)
+
+
+def _look_up(root: Path, names: tuple[str, ...], definitions: tuple[str, ...]) -> None:
+    """DerbyError for a name that the set does not have; before torch is imported, which takes seconds."""
+    from kernelderby.catalog import Catalog
+
+    places = (*root.glob("definitions/*/*"), *root.glob("solutions/*/*/*/*"))
+    known = {place.name.partition(".")[0] for place in places}
+    if {*names, *definitions} <= known:
+        return
+    catalog = Catalog.open(root)
+    files = [name for name in names if name.partition("::")[0].endswith(".py")]
+    solutions = [name for name in names if name not in files and name not in catalog.definitions]
+    check_names(catalog, solutions, definitions)
 
 
 def _run(planned: Any, named: tuple[str, ...], details: bool, dump: Path | None, output: Output) -> None:

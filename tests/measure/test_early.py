@@ -49,3 +49,15 @@ def test_workers_are_forked_from_the_command_before_it_has_read_anything(tmp_pat
     seen = json.loads(message.split("SEEN")[1])
     assert seen == [True] * 6
     assert json.loads(done.stdout)["secret"] not in message
+
+
+@linux
+def test_a_misspelt_name_is_told_before_torch_is_imported(tmp_path, checkout):
+    command = [sys.executable, "-X", "importtime", "-m", "kernelderby", "check", "--device", "cpu"]
+    for words, said in (
+        (["rms_nrom_baseline"], "'rms_nrom_baseline'; did you mean rms_norm_baseline"),
+        (["--definitions", "rms_nrom"], "'rms_nrom'; did you mean rms_norm"),
+    ):
+        done = subprocess.run([*command, *words], cwd=checkout, capture_output=True, text=True)
+        assert done.returncode == 1 and said in done.stderr and not done.stdout
+        assert "| torch" not in done.stderr and "numpy" not in done.stderr

@@ -15,7 +15,7 @@ import runpy
 import signal
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -40,14 +40,17 @@ def begin_judging(
     on_gpu: bool = True,
     shares_torch: bool = False,
     has_tool: bool = False,
+    before: Callable[[], object] = lambda: None,
 ) -> None:
     """Without effect where this process is not a command that has just begun: no fence then, and workers begin as
     everywhere. writable, readable: besides caches and the set, of the user's home. shares_torch: with workers
-    on a CPU. has_tool: see enclose()."""
+    on a CPU. has_tool: see enclose(). before: what raises
+    where nothing need begin; of what it reads nothing stays."""
     if not _has_just_begun() or (on_gpu and not _FENCED_ON_GPUS):
         return
     scratch = _scratch_of_this()
     if scratch is None:
+        before()
         _begin_again()
         return
     caches = cache_folder()
@@ -97,7 +100,7 @@ def _import_torch_for_all() -> None:
 
 
 def _has_just_begun() -> bool:
-    """The program is the command itself, alone in its process, and without a deadline."""
+    """The program is the command itself, and without a deadline."""
     main = sys.modules["__main__"]
     name = getattr(main.__spec__, "name", None) or os.path.basename(getattr(main, "__file__", None) or "")
     own = sys.argv[1:]
@@ -107,7 +110,6 @@ def _has_just_begun() -> bool:
         and sys.orig_argv[len(sys.orig_argv) - len(own) :] == own
         and "torch" not in sys.modules
         and signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
-        and len(os.listdir("/proc/self/task")) == 1
     )
 
 
