@@ -3,6 +3,7 @@ once, and a wrong call in the middle of the timed ones is found."""
 
 from __future__ import annotations
 
+import itertools
 import time
 from dataclasses import replace
 from types import SimpleNamespace
@@ -28,6 +29,7 @@ from kernelderby.measure.worker.hands import Hands  # noqa: E402
 from kernelderby.measure.worker.local import local_check, local_race  # noqa: E402
 
 CPU = torch.device("cpu")
+NUMBERS = itertools.count()
 MODULE = SimpleNamespace(
     run=lambda x, y, factor: x + factor * y,
     generate_inputs=lambda values, device: {
@@ -121,7 +123,7 @@ def checked(definition, function, monkeypatch):
 
 def compares(race, monkeypatch, which):
     """Of the next series that call is compared whole."""
-    monkeypatch.setattr(race.series, "drawn", lambda iterations: {which: None})
+    monkeypatch.setattr(race.series, "drawn", lambda name, iterations: {which: None})
 
 
 @pytest.mark.parametrize("room", [1 << 20, 0], ids=["kept", "not kept"])
@@ -198,7 +200,7 @@ def test_enough_calls_are_compared_and_each_is_as_likely(definition, planned):
     race.series.planned = planned
     often = [0] * 10
     for _ in range(2000):
-        calls = race.series.drawn(10)
+        calls = race.series.drawn(f"{next(NUMBERS)}/eager", 10)
         assert 0.9 ** (planned * len(calls)) <= 0.01
         for call in calls:
             often[call] += 1
@@ -208,7 +210,7 @@ def test_enough_calls_are_compared_and_each_is_as_likely(definition, planned):
 def test_a_slow_reference_looks_at_one_call_of_a_series(definition):
     race = local_race(*parts(definition, right), WallTimer())
     race.series.reference_seconds = 5.0
-    assert len(race.series.drawn(10)) == 1
+    assert len(race.series.drawn(f"{next(NUMBERS)}/eager", 10)) == 1
 
 
 def test_where_the_reference_is_slow_other_calls_are_compared_by_some_rows(definition):
@@ -225,10 +227,10 @@ def test_where_the_reference_is_slow_other_calls_are_compared_by_some_rows(defin
     timing, found = False, 0
     race = local_race(*parts(definition, run, module), WallTimer())
     race.series.reference_seconds, race.series.planned = 0.4, 5
-    drawn = race.series.drawn(10)
+    drawn = race.series.drawn(f"{next(NUMBERS)}/eager", 10)
     assert sorted(map(str, drawn.values())) == ["4", "4", "4", "4", "None"]
     race.turn(1, 10)
-    assert len(race.series.drawn(10)) == 9, "now it knows how quick some rows are"
+    assert len(race.series.drawn(f"{next(NUMBERS)}/eager", 10)) == 9, "now it knows how quick some rows are"
     timing = True
     for number in range(2, 12):
         found += race.turn(number, 10).verdict.status is Status.WRONG_VALUES
@@ -241,7 +243,7 @@ def test_calls_are_drawn_before_the_series_and_compared_after_it(definition, mon
     monkeypatch.setattr("kernelderby.measure.judge.series._KEPT_BYTES", room)
     race.series.planned = 15
     drawn, judged, call = race.series.drawn, race.exchange.judged, race.exchange.hands.candidate.function
-    monkeypatch.setattr(race.series, "drawn", lambda count: order.append("drawn") or drawn(count))
+    monkeypatch.setattr(race.series, "drawn", lambda *args: order.append("drawn") or drawn(*args))
     monkeypatch.setattr(race.exchange, "judged", lambda *given: order.append("compared") or judged(*given))
     race.exchange.hands.candidate.function = lambda *given: order.append("called") or call(*given)
     race.series.timed("1/eager", "eager", 6)

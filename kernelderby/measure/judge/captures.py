@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 from kernelderby.measure.clock.graphs import NotCapturable
-from kernelderby.measure.judge.correctness import POISON, judge, make_ready, synchronize
+from kernelderby.measure.judge.checksums import checksum
+from kernelderby.measure.judge.correctness import POISON, make_ready, synchronize
 from kernelderby.measure.judge.exchange import PASSED, Exchange
 from kernelderby.measure.judge.inputs import InputMaker
 from kernelderby.measure.wire.replies import Failed, Verdict
@@ -64,6 +65,6 @@ def _replayed(exchange: Exchange, which: int, variant: int) -> Verdict:
     exchange.ready(which, POISON[variant % 2])
     synchronize(exchange.maker.device)
     exchange.hands.replay(which)
-    verdict = judge(exchange.definition, exchange.module, own, exchange.snapshot(which))
+    verdict = exchange.compared(own, exchange.snapshot(which), checksum(own))
     exchange.write(which, partial(exchange.maker.rewrite, variant=0))
     return verdict

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kernelderby.measure.judge.checksums import checksum
-from kernelderby.measure.judge.correctness import POISON, Outputs, judge, still_poisoned, synchronize
+from kernelderby.measure.judge.correctness import POISON, Outputs, still_poisoned, synchronize
 from kernelderby.measure.judge.draws import NORMAL, ODD_ROWS, Draw, bounded, told
 from kernelderby.measure.judge.exchange import Exchange, unchanged
 from kernelderby.measure.judge.mismatch import look_closer
@@ -98,13 +98,14 @@ class CheckRounds:
         exchange.hands.set_up(which)
         exchange.hands.call(which)
         snapshot = exchange.snapshot(which)
-        unchanged(checksum(own), inputs, "it writes into its input")
+        sums = checksum(own)
+        unchanged(sums, inputs, "it writes into its input")
         unwritten = {name: still_poisoned(snapshot[name], byte) for name in outputs if name not in exchange.in_place}
         start = time.monotonic()
         definition = bounded(exchange.definition, draw)
-        verdict = judge(definition, exchange.module, own, snapshot)
+        verdict = exchange.compared(own, snapshot, sums, definition)
         if verdict.status in _LOOKED_AT and self._looks_closer and not self.why:
             self.why = look_closer(definition, exchange.module, inputs, snapshot, self._dump)
         synchronize(device)
-        self.reference_seconds = time.monotonic() - start
+        self.reference_seconds = max(time.monotonic() - start, exchange.references.seconds)
         return _Round(verdict, checksum(snapshot), unwritten)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
@@ -71,11 +71,17 @@ def reference_outputs(definition: Definition, module: ModuleType, inputs: dict[s
     return outputs
 
 
-def judge(definition: Definition, module: ModuleType, inputs: dict[str, Any], outputs: Outputs) -> Verdict:
+def judge(
+    definition: Definition,
+    module: ModuleType,
+    inputs: dict[str, Any],
+    outputs: Outputs,
+    known: Callable[[], Outputs] | None = None,
+) -> Verdict:
     """Outputs against the reference of these inputs. Where the definition has canonical_outputs, both go through it
-    first, so that different numbers which mean the same compare as equal."""
+    first, so that different numbers which mean the same compare as equal. known: gives the reference's outputs."""
     with _one_at_a_time:
-        references = reference_outputs(definition, module, inputs)
+        references = known() if known else reference_outputs(definition, module, inputs)
         for name, tensor in outputs.items():
             if references[name].shape != tensor.shape:
                 raise DefinitionFailed(

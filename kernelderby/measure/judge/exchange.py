@@ -21,6 +21,7 @@ from kernelderby.measure.clock.timing import Call
 from kernelderby.measure.judge.checksums import bytes_of, changed_inputs, checksum
 from kernelderby.measure.judge.correctness import POISON, Outputs, judge, make_ready, some_rows, synchronize
 from kernelderby.measure.judge.inputs import InputMaker
+from kernelderby.measure.judge.references import References
 from kernelderby.measure.wire.replies import SetUpTaken, Verdict, Wrong
 from kernelderby.measure.wire.shared import BufferSet, Loan, private_set, shared_set
 from kernelderby.measure.wire.signals import Signals, signal_set
@@ -60,7 +61,7 @@ class RelayHands(Protocol):
 
 class Exchange:
     """sets: of timed calls. every: these, and the further ones of batches. in_place: of the solution. shared: the
-    hands are in another process."""
+    hands are in another process. references: of all who race on this case."""
 
     def __init__(
         self,
@@ -70,8 +71,10 @@ class Exchange:
         hands: HandsLike,
         in_place: dict[str, str],
         shared: bool,
+        references: References | None = None,
     ) -> None:
         self.definition, self.module, self.maker, self.hands = definition, module, maker, hands
+        self.references = references or References()
         self.in_place = in_place
         self.random = random.SystemRandom()  # which calls are compared is nothing that a seed could tell
         self.stays: list[dict[str, int]] = []  # checksums of the inputs that a turn's calls share, of each set
@@ -193,7 +196,17 @@ class Exchange:
             there = len(next(iter(outputs.values())))
             drawn = sorted(self.random.sample(range(there), min(rows, there)))
             own, outputs = some_rows(self.module, own, outputs, drawn)
-        return judge(self.definition, self.module, own, outputs)
+            return judge(self.definition, self.module, own, outputs)
+        return self.compared(own, outputs, {**self.stays[which % len(self.stays)], **expected})
+
+    def compared(
+        self, own: dict[str, Any], outputs: Outputs, sums: dict[str, int], definition: Definition | None = None
+    ) -> Verdict:
+        """Outputs against the reference of the judge's contents, whose checksums these are."""
+        definition = definition or self.definition
+        return judge(
+            definition, self.module, own, outputs, partial(self.references.of, definition, self.module, own, sums)
+        )
 
 
 def unchanged(before: dict[str, int], inputs: dict[str, Any], what: str) -> None:

@@ -15,6 +15,7 @@ from kernelderby.measure.judge.check import CheckRounds
 from kernelderby.measure.judge.correctness import reference_outputs, synchronize
 from kernelderby.measure.judge.exchange import PASSED, WHILE_TIMED, Exchange, HandsLike, unchanged
 from kernelderby.measure.judge.inputs import InputMaker
+from kernelderby.measure.judge.references import References
 from kernelderby.measure.judge.relay import Relay
 from kernelderby.measure.judge.series import Series
 from kernelderby.measure.wire.replies import SetUpTaken, Verdict, Wrong
@@ -47,8 +48,9 @@ class Race:
         hands: HandsLike,
         in_place: dict[str, str] | None = None,
         shared: bool = True,
+        references: References | None = None,
     ) -> None:
-        self.exchange = Exchange(definition, module, maker, hands, in_place or {}, shared)
+        self.exchange = Exchange(definition, module, maker, hands, in_place or {}, shared, references)
         self.series, self.batches, self.relay = Series(self.exchange), Batches(self.exchange), Relay(self.exchange)
         self.has_graph = False
         self.why: tuple[str, ...] = ()

@@ -59,7 +59,7 @@ class Series:
         self.planned = 1
         self._rows_seconds = 0.0  # what the last reference of some rows has taken
 
-    def drawn(self, iterations: int) -> dict[int, int | None]:
+    def drawn(self, name: str, iterations: int) -> dict[int, int | None]:
         """The calls of a series that are compared, each as likely as any other, whole (None) or by some rows: those for
         which whole references take too long, where the definition has REFERENCE_ROWS."""
         seconds = _COMPARING_SECONDS[self.repeats]
@@ -68,7 +68,7 @@ class Series:
         rows = 0
         if hasattr(self._exchange.module, "REFERENCE_ROWS"):
             rows = min(wanted - whole, int(seconds / max(self._rows_seconds or self.reference_seconds / 8, 1e-6)))
-        calls = self._exchange.random.sample(range(iterations), whole + rows)
+        calls = self._exchange.references.drawn(name, iterations)[: whole + rows]
         return {call: None if number < whole else _ROWS for number, call in enumerate(calls)}
 
     def timed(self, name: str, kind: str, iterations: int) -> Spans:
@@ -77,7 +77,7 @@ class Series:
         Which are compared shows nowhere before the series is over, unless their outputs are too large to be kept."""
         exchange = self._exchange
         sets, maker, random = exchange.sets, exchange.maker, exchange.random
-        drawn = self.drawn(iterations)
+        drawn = self.drawn(name, iterations)
         nbytes = sum(output.nbytes for output in sets[0].outputs.values())
         keeps = iterations * nbytes <= _KEPT_BYTES
         left: dict[int, _Left] = {}  # of the other calls

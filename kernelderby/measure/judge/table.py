@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 
@@ -20,6 +20,7 @@ from kernelderby.measure.judge.exchange import HandsLike
 from kernelderby.measure.judge.inputs import InputMaker
 from kernelderby.measure.judge.overtaking import larger_case
 from kernelderby.measure.judge.race import Race
+from kernelderby.measure.judge.references import References
 from kernelderby.measure.judge.witness import contradiction
 from kernelderby.measure.machine.probe import Machine
 from kernelderby.measure.wire.replies import Verdict, Wrong
@@ -41,6 +42,7 @@ class JudgesTable:
     device: torch.device
     machine: Machine
     secret: str
+    references: References = field(default_factory=References)
 
     @classmethod
     def of(cls, root: Path, definition: Definition, workload: Workload, machine: Machine, secret: str) -> JudgesTable:
@@ -71,10 +73,10 @@ class JudgesTable:
 
     def race(self, solution: Solution, hands: HandsLike) -> Race:
         if not solution.setup or self.definition.of_setup == self.definition.constants:
-            return Race(self.definition, self.module, self.maker, hands, solution.in_place)
+            return Race(self.definition, self.module, self.maker, hands, solution.in_place, references=self.references)
         definition = self.definition.with_setup()
         maker = InputMaker(definition, self.module, self.maker.case, self.device, self.maker.root, self.secret)
-        return Race(definition, self.module, maker, hands, solution.in_place)
+        return Race(definition, self.module, maker, hands, solution.in_place, references=self.references)
 
     def breaks_alone(self) -> bool:
         """Whether the definition's own code fails on this case with no solution near it."""
@@ -109,6 +111,7 @@ class JudgesTable:
         return _timers[self.machine.protocol]
 
     def release(self) -> None:
+        self.references.clear()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 

@@ -195,6 +195,7 @@ class Contest:
         """True for a verdict that passed; otherwise its row is written."""
         if end.status is Status.PASSED:
             return True
+        self._table.references.redraw()
         if isinstance(end, Verdict) and end.correctness:
             racer.correctness = end.correctness
         if isinstance(end, Failed):
