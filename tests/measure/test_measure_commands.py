@@ -20,7 +20,7 @@ def test_check_shows_ratios_failures_and_skips(derby, misbehaviours):
     rows = [line.split() for line in out.splitlines()]
     assert ["PASS", "rows=0", "seed=0", "1.0000", "1.0000"] in rows
     assert ["FAIL", "small", "seed=0", "1.0000", "wrong_shape"] in rows
-    assert "FAILED wrong_shape on small seed=0 and 1 more cases: wrong_shape: out has shape (3, 16), not (4, 16)" in out
+    assert "FAILED wrong_shape on small seed=0 and 1 more case: wrong_shape: out has shape (3, 16), not (4, 16)" in out
     assert "skipped wants_a_library: module no_such_library is not installed" in out
 
 

@@ -39,7 +39,7 @@ def test_the_width_of_a_paired_interval():
         ((), [1, 2], ""),
         (("power cap",), [1, 2], ""),
         (("hardware thermal",), [1], "slowed down: hardware thermal"),
-        ((), [1, 2, 3], "1 other processes"),
+        ((), [1, 2, 3], "1 other process used"),
         ((), None, ""),
     ],
 )
