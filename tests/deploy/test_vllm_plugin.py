@@ -201,6 +201,13 @@ def test_another_gpu_leaves_vllm_as_it_is(plugin, monkeypatch):
     ]
 
 
+def test_batch_invariance_leaves_vllm_as_it_is(plugin, monkeypatch):
+    monkeypatch.setattr(plugin, "tell", plugin.lines.append)
+    monkeypatch.setenv("VLLM_BATCH_INVARIANT", "1")
+    plugin.register()
+    assert registry == {} and "VLLM_BATCH_INVARIANT is set" in plugin.lines[0]
+
+
 def test_one_operator_alone_and_twice(plugin, monkeypatch):
     monkeypatch.setenv(plugin.SWITCH, "silu_and_mul")
     plugin.register()

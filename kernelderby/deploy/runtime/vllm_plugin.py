@@ -18,17 +18,22 @@ RotaryEmbedding has none: it turns slices of qkv in place by a bfloat16 table, a
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import torch
 
 from .engines import Replaced, measured, on_gpu, operator_of, plain_rows, register_in, served
+from .solutions import tell
 
 SWITCH = "KERNELDERBY_VLLM"
 
 
 def register() -> None:
     """What vLLM calls in each of its processes. Twice does no harm."""
+    if os.environ.get("VLLM_BATCH_INVARIANT", "0") not in ("", "0"):
+        tell("VLLM_BATCH_INVARIANT is set: vLLM stays as it is, since our kernels choose by the batch's size")
+        return
     register_in("vLLM", SWITCH, REPLACED)
 
 
