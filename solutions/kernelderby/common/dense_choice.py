@@ -6,40 +6,54 @@ what all of them read from memory, and takes the slowest. Its constants are fitt
 """
 
 import functools
+import re
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
 BLOCK = 64          # values of a stage along k
 SPLITS = 1, 2, 4, 8  # CTAs of a cluster that share a tile's k blocks: a portable cluster has eight at most
+ALIGNED = 8         # values: TMA takes rows of a multiple of 16 bytes
 L2 = 50e6           # bytes
 GROUP = 8           # units of rows whose tiles follow one another: they share both operands in L2
 
 
 @dataclass(frozen=True)
 class Form:
-    """As in dense_launch.cuh: outputs of a tile, consumer warpgroups, stages, CTAs that share x or (share_x False) the
-    weight, whether a tile's output leaves under the next tile's products."""
+    """As in dense_tiles.cuh: outputs of a tile, consumer warpgroups, stages, CTAs that share the rows' operand
+    (share_a) or the columns', whether a tile's output leaves under the next tile's products, whether its rows are the
+    weight's."""
 
     rows: int
     columns: int
     groups: int
     stages: int
     cluster: int = 1
-    share_x: bool = False
+    share_a: bool = False
     later: bool = False
+    turned: bool = False
 
     @property
     def resident(self):
         """CTAs of a multiprocessor."""
-        return 2 if self.groups == 1 else 1
+        return 2 if self.groups == 1 and self.cluster == 1 else 1
+
+    @property
+    def sums(self):
+        """Of a thread."""
+        return self.rows // 64 // self.groups * self.columns // 2
 
 
-FORMS = (
-    Form(128, 256, 2, 4, 2, False, True), Form(256, 128, 2, 4, 2, True, True), Form(128, 192, 2, 5, 2, False, True),
-    Form(128, 128, 2, 6, 2, False, True), Form(192, 192, 3, 4), Form(192, 128, 3, 5), Form(128, 256, 2, 4),
-    Form(128, 128, 2, 6), Form(128, 64, 2, 8), Form(64, 128, 1, 4), Form(64, 64, 1, 6), Form(64, 32, 1, 8),
-    Form(64, 16, 1, 10))
+def forms():
+    """Those of dense_forms.cuh, in its order."""
+    text = (Path(__file__).parent / "dense_forms.cuh").read_text()
+    values = {"true": True, "false": False}
+    return tuple(Form(*(values[word] if word in values else int(word) for word in each.split(", ")))
+                 for each in re.findall(r"^FORM\((.*)\)$", text, re.MULTILINE))
+
+
+FORMS = forms()
 
 
 @dataclass(frozen=True)
@@ -48,16 +62,17 @@ class Rates:
 
     products: float = 1781      # multiply-adds
     shared: float = 128.8       # bytes of shared memory
-    l2: float = 54.76           # bytes from L2
-    memory: float = 3417        # bytes from memory, of the whole GPU
+    l2: float = 58.0            # bytes from L2
+    memory: float = 2500        # bytes from memory, of the whole GPU
     dirty: float = 0.9261       # bytes written back for each of the first that L2 takes in
     thin: float = 0.4768        # how much too few bytes on their way slow memory down: a power
     in_flight: float = 1.101e+07  # bytes on their way that keep memory busy
-    begin: float = 3881         # until a CTA's first products: the launch, barriers, tensor maps, the first load
+    begin: float = 3800         # until a CTA's first products: the launch, barriers, tensor maps, the first load
     again: float = 2685         # the same for a CTA that follows another on its place
     end: float = 710.9           # from a tile's last product until its output has left, where nothing hides it
     hidden_end: float = 129.7   # the same where the next tile's products hide it
-    out: float = 10.43          # bytes of output, as they leave at the end
+    between: float = 700        # until the next tile's first products where its loads are there, not hidden
+    out: float = 32.0           # bytes of output, as they leave at the end
     join: float = 1765          # two cluster barriers
     joined: float = 7.126       # bytes of sums that a CTA hands to the others of its cluster
     four: float = 0.94          # share of the multiprocessors on which clusters of four find room, assumed
@@ -81,23 +96,23 @@ def divided(a, b):
 
 def fits(form, splits, problem):
     """Whether the kernel has this form for the problem: what start() in dense_launch.cuh refuses."""
-    quads = form.rows // 64 // form.groups * form.columns // 8
-    return splits == 1 or (form.cluster == 1 and quads % splits == 0 and divided(problem.k, BLOCK) >= splits)
+    shared = form.cluster == 1 and form.sums <= 64 and form.sums // 4 % splits == 0
+    return splits == 1 or (shared and divided(problem.k, BLOCK) >= splits)
 
 
 def cycles(form, splits, problem, multiprocessors, rates):
     """Of one call, as the model has it."""
     m, n, k_blocks = problem.m, problem.n, divided(problem.k, BLOCK)
-    down, across = divided(m, form.rows), divided(n, form.columns)
-    if form.share_x:
+    high, wide = (n, m) if form.turned else (m, n)
+    down, across = divided(high, form.rows), divided(wide, form.columns)
+    if form.share_a:
         across = divided(across, form.cluster) * form.cluster
     else:
         down = divided(down, form.cluster) * form.cluster
     ctas, blocks = down * across * splits, divided(k_blocks, splits)
-    rows = min(form.rows, divided(m, 16) * 16)  # that are loaded
-    loaded = 128 * (rows / form.cluster + form.columns if form.share_x else rows + form.columns / form.cluster)
-    halves = form.rows // 64
-    read = halves * 4 * (64 + form.columns) * 32 + 128 * (rows + form.columns)
+    a, b = min(form.rows, divided(high, 8) * 8), min(form.columns, divided(wide, 8) * 8)  # rows that are loaded
+    loaded = 128 * (a / form.cluster + b if form.share_a else a + b / form.cluster)
+    read = form.rows // 64 * 4 * (64 + form.columns) * 32 + 128 * (a + b)
     block = max(form.rows * form.columns * BLOCK / rates.products, read / rates.shared, loaded / rates.l2, rates.block)
     # CTAs come in waves, of as many as find room; those of the last wave are spread over the multiprocessors.
     size = form.cluster * splits
@@ -111,12 +126,12 @@ def cycles(form, splits, problem, multiprocessors, rates):
     last = rates.end + tile * (2 + problem.beside) / splits / rates.out + join
     # Between two tiles of a CTA that stays; between two CTAs of one place where each has a tile.
     alone = splits > 1 or form.resident > 1
-    between = rates.hidden_end if form.later and not alone else last + (rates.again if alone else 0.0)
+    between = rates.hidden_end if form.later and not alone else last + (rates.again if alone else rates.between)
     ends = (turns - 1) * between / form.resident
     # Memory: everything once; slower where too few bytes are on their way.
     moved = 2 * (m * problem.k + n * problem.k + m * n) + problem.beside * m * n
     moved += rates.dirty * min(moved, L2)
-    stage = 128 * (rows + form.columns) * min(form.stages, blocks) / form.cluster
+    stage = 128 * (a + b) * min(form.stages, blocks) / form.cluster
     memory = 0.0
     for share, together in ((ctas - rest, places * form.resident), (rest, rest)):
         flying = together * stage / rates.in_flight
@@ -134,3 +149,21 @@ def ranked(problem, multiprocessors, rates=Rates()):
 @functools.cache
 def multiprocessors(device):
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 132
+
+
+def configs(x, weight, beside=0):
+    """Those worth trying, the model's choice first. beside: bytes that are read for each output."""
+    problem = Problem(x.shape[0], weight.shape[0], x.shape[1], beside)
+    order = ranked(problem, multiprocessors(x.device))[:8]
+    return [{"form": form, "splits": splits, "group": GROUP} for form, splits in order]
+
+
+def run_with(library, config, x, weight, *others):
+    """others: what follows x and the weight; the output is the last of them."""
+    (m, k), n = x.shape, weight.shape[0]
+    if m == 0 or n == 0:
+        return
+    if k == 0 or k % ALIGNED:  # two launches more, where rows cannot be loaded as they lie
+        x, weight = (torch.nn.functional.pad(rows, (0, -k % ALIGNED or ALIGNED)) for rows in (x, weight))
+    library(x.device, x, weight, *others, m, n, x.shape[1], config["form"], config["group"], config["splits"],
+            multiprocessors(x.device))

@@ -1,12 +1,13 @@
 // output [m, n] = E(x [m, k] @ w [n, k]^T + bias), bf16, sums in float32: one kernel for every form and every E.
 //
-// Consumer warpgroups multiply, one thread loads by TMA. Where there are many tiles a CTA does several; a tile's sums are
-// packed into half the registers and leave through shared memory by TMA while the next tile's products are made, the second
+// Consumer warpgroups multiply, one thread loads by TMA. Where there are many tiles a CTA does several; a tile's sums leave
+// by TMA, through stages of the ring, or packed into half the registers while the next tile's products are made, the second
 // warpgroup's parts half way between the first's. Where there are few, a cluster may share a tile's k blocks.
 //
 // Constraints: x and w contiguous, 16-byte aligned, k a multiple of 8; output (and multiplier) contiguous, 16-byte
 // aligned; any m and n from 1 on.
 #pragma once
+#include "dense_ends.cuh"
 #include "dense_join.cuh"
 #include "dense_later.cuh"
 
@@ -14,27 +15,29 @@ namespace derby {
 
 constexpr int SPREAD = 6;  // k blocks between two parts of the tile before, at most
 
-// One thread: all loads of this CTA.
-template <class F>
-__device__ __forceinline__ void load_tiles(Shared<F>& shared, const CUtensorMap* x_map, const CUtensorMap* w_map,
-                                           const Extent& extent) {
+// One thread: all loads of this CTA. out_map: of the multiplier, where there is one.
+template <class E, class F>
+__device__ __forceinline__ void load_tiles(Shared<F>& shared, const CUtensorMap* a_map, const CUtensorMap* b_map,
+                                           const CUtensorMap* multiplier, const Extent& extent) {
     constexpr uint16_t ALL = (1 << F::CLUSTER) - 1;
-    const int rank = blockIdx.x % F::CLUSTER, x_first = F::SHARE_X ? rank * F::X_PART : 0;
-    const int w_first = F::SHARE_X ? 0 : rank * F::W_BOX;
-    // Rows of a box that x does not have are zeros; places that no box reaches only count for rows that are not stored.
-    const uint32_t bytes = (extent.x_box * (F::SHARE_X ? F::CLUSTER : 1) + F::COLUMNS) * ROW_BYTES;
+    const int rank = blockIdx.x % F::CLUSTER, a_first = F::SHARE_A ? rank * F::A_PART : 0;
+    const int b_first = F::SHARE_A ? 0 : min(rank * F::B_PART, F::COLUMNS - F::B_PART);  // some twice where 8 does not divide
+    // Rows of a box that are not there are zeros; places that no box reaches only count for output that is not stored.
+    const uint32_t bytes = (extent.a_box * (F::SHARE_A ? F::CLUSTER : 1) + extent.b_box * (F::SHARE_A ? 1 : F::CLUSTER)) *
+                           ROW_BYTES;
     PipelineState<F::STAGES> at;
     for (WholeTiles<F> work(extent, blockIdx.x, gridDim.x); work.next(extent);) {
         const int2 tile = work.tile;
         for (int k = work.from; k < work.to; ++k, at.next()) {
             const uint32_t barrier = shared.ring.acquire(at, bytes);
-            const uint32_t x = shared_address(shared.x[at.stage]) + x_first * ROW_BYTES;
-            const uint32_t w = shared_address(shared.w[at.stage]) + w_first * ROW_BYTES;
-            if (F::CLUSTER > 1 && !F::SHARE_X) tma_load_multicast(w, w_map, barrier, ALL, k * BLOCK, tile.y + w_first);
-            else tma_load(w, w_map, barrier, k * BLOCK, tile.y);
-            if (F::CLUSTER > 1 && F::SHARE_X) tma_load_multicast(x, x_map, barrier, ALL, k * BLOCK, tile.x + x_first);
-            else tma_load(x, x_map, barrier, k * BLOCK, tile.x);
+            const uint32_t a = shared.a(at.stage) + a_first * ROW_BYTES, b = shared.b(at.stage) + b_first * ROW_BYTES;
+            if (F::CLUSTER > 1 && !F::SHARE_A) tma_load_multicast(b, b_map, barrier, ALL, k * BLOCK, tile.y + b_first);
+            else tma_load(b, b_map, barrier, k * BLOCK, tile.y);
+            if (F::CLUSTER > 1 && F::SHARE_A) tma_load_multicast(a, a_map, barrier, ALL, k * BLOCK, tile.x + a_first);
+            else tma_load(a, a_map, barrier, k * BLOCK, tile.x);
         }
+        if (F::BY_TMA && extent.staged && !(F::LATER && !extent.by_hand && work.more(extent)))
+            pass_stages<E, F>(shared, at, multiplier, tile, extent.by_hand);
     }
 }
 
@@ -47,71 +50,106 @@ __device__ __forceinline__ void read_bias(Shared<F>& shared, const Problem& prob
     if (threadIdx.x % WARP == 0) mbarrier_arrive(shared_address(&shared.bias_there));
 }
 
-// This warpgroup's products of a tile, parts of the tile before between them.
-template <class E, class F>
+// This warpgroup's products of a tile, parts of the tile before between them. begun: as in multiply().
+template <class E, class F, class Begun>
 __device__ __forceinline__ void multiply_tile(Shared<F>& shared, PipelineState<F::STAGES>& at,
                                               const CUtensorMap* out_map, const Problem& problem, Later<E, F>& later,
-                                              int group, int k_blocks, float* d) {
+                                              int group, int k_blocks, float* d, const Begun& begun) {
     int before = -1, done = 0;  // a stage; k blocks
     if constexpr (F::LATER) {
         // The second warpgroup's parts come half way between the first's: while one finishes, the other multiplies.
         const int spread = max(min(k_blocks / (later.PARTS + 1), SPREAD), 1), behind = group * (spread / 2);
-#pragma unroll
-        for (int part = 0; part < later.PARTS; ++part) {
+#pragma unroll 1
+        for (int part = later.any ? 0 : later.PARTS; part < later.PARTS; ++part) {
             const int to = min((part + 1) * spread + behind, k_blocks);
-            before = multiply<F>(shared, at, group, to - done, done == 0, before, d);
+            before = multiply<F>(shared, at, group, to - done, done == 0, before, d, begun);
             done = to;
-            if (later.any) later.finish(shared, out_map, problem, part);
+            later.finish(shared, out_map, problem, part);
         }
     }
-    before = multiply<F>(shared, at, group, k_blocks - done, done == 0, before, d);
+    before = multiply<F>(shared, at, group, k_blocks - done, done == 0, before, d, begun);
     last_product<F>(shared, before, d);
+}
+
+// TURNED: what is added to this thread's rows of the tile.
+template <class F>
+__device__ __forceinline__ void read_rows_bias(float (&add)[2 * F::HALVES], const Problem& problem, int row) {
+#pragma unroll
+    for (int i = 0; i < 2 * F::HALVES; ++i) {
+        const int at = row + i / 2 * 64 + i % 2 * 8 + threadIdx.x % WARP / 4;
+        add[i] = F::TURNED && problem.bias && at < problem.extent.n ? __bfloat162float(problem.bias[at]) : 0.0f;
+    }
 }
 
 template <class E, class F>
 __device__ __forceinline__ void consume(Shared<F>& shared, const CUtensorMap* out_map, const Problem& problem) {
     const Extent& extent = problem.extent;
     const int group = __shfl_sync(~0u, threadIdx.x / WARPGROUP, 0);  // the same in all lanes
-    const bool by_tma = F::BY_TMA && extent.n % 8 == 0 && extent.splits == 1, biased = by_tma && problem.bias;
+    const bool staged = F::BY_TMA && extent.staged, biased = !F::TURNED && staged && problem.bias;
     int parity = 0;
     PipelineState<F::STAGES> at;
+    int owed = -1;  // the first of the stages that the output before leaves through
     Later<E, F> later;
     for (WholeTiles<F> work(extent, blockIdx.x, gridDim.x); work.next(extent); parity ^= 1) {
-        const int row = work.tile.x + group * (64 * F::HALVES) + threadIdx.x / WARP % 4 * 16, column = work.tile.y;
+        const int2 tile = work.tile;
+        const int row = tile.x + group * (64 * F::HALVES) + threadIdx.x / WARP % 4 * 16, column = tile.y;
         if (biased) read_bias<F>(shared, problem, column, parity);
-        float d[F::COUNT];
+        float d[F::COUNT], add[2 * F::HALVES];
         pin<F::COUNT>(d);
-        multiply_tile<E, F>(shared, at, out_map, problem, later, group, work.to - work.from, d);
-        if (biased) mbarrier_wait(shared_address(&shared.bias_there), parity);
-        if (by_tma) {
-            if constexpr (F::BY_TMA) later.take(d, shared.bias[parity], biased, row, column);
-            if constexpr (F::LATER) later.read_multiplier(problem, 0);
-            else if constexpr (F::BY_TMA) later.finish_all(shared, out_map, problem);
-        } else if (F::CLUSTER == 1 && extent.splits > 1) {
-            join_cluster<E, F>(shared, problem, d, row, column);
-        } else {
-            constexpr int SOME = E::MULTIPLIES ? 4 : F::HALF % 16 ? 8 : 16;
+        read_rows_bias<F>(add, problem, row);
+        const auto give_back = [&](int k) {  // stages that the output before has left, once products are under way
+            if (k || owed < 0) return;
+            bulk_wait_group_read<0>();
+            __syncwarp();
 #pragma unroll
-            for (int i = 0; i < F::COUNT; i += SOME)
-                store_direct<E, SOME>(problem, d + i, row + i / F::HALF * 64, column + i % F::HALF * 2);
+            for (int slot = 0; slot < F::ENDS; ++slot)
+                release<F>(shared, owed + slot < F::STAGES ? owed + slot : owed + slot - F::STAGES);
+            owed = -1;
+        };
+        multiply_tile<E, F>(shared, at, out_map, problem, later, group, work.to - work.from, d, give_back);
+        if (biased) mbarrier_wait(shared_address(&shared.bias_there), parity);
+        if (staged) {
+            const bool later_on = F::LATER && !extent.by_hand && work.more(extent);
+            if constexpr (F::LATER) {
+                later.any = later_on;
+                if (later_on) {
+                    later.take(d, shared.bias[parity], biased, row, column);
+                    later.read_multiplier(problem, 0);
+                }
+            }
+            if constexpr (F::BY_TMA) {
+                if (!later_on) {
+                    owed = at.stage;
+                    leave<E, F>(shared, at, out_map, problem, d, add, biased ? shared.bias[parity] : nullptr, group, tile);
+                }
+            }
+        } else if (F::SPLITS && extent.splits > 1) {
+            if constexpr (F::SPLITS) join_cluster<E, F>(shared, problem, d, row, column);
+        } else if constexpr (!F::BY_TMA) {
+            store_direct<E, F::COUNT>(problem, d, row, column);
         }
     }
-    if constexpr (F::LATER) {
-        if (later.any) later.finish_all(shared, out_map, problem);
-    }
-    if (threadIdx.x % WARP == 0) bulk_wait_group_read<0>();
+    bulk_wait_group_read<0>();
 }
 
 template <class E, class F>
 __global__ void __launch_bounds__(F::THREADS, F::RESIDENT)
-    derby_dense_gemm(const __grid_constant__ CUtensorMap x_map, const __grid_constant__ CUtensorMap w_map,
-                     const __grid_constant__ CUtensorMap out_map, const Problem problem) {
+    derby_dense_gemm(const __grid_constant__ CUtensorMap a_map, const __grid_constant__ CUtensorMap b_map,
+                     const __grid_constant__ CUtensorMap out_map, const __grid_constant__ CUtensorMap multiplier_map,
+                     const Problem problem) {
     Shared<F>& shared = all_shared<Shared<F>>();
-    const int warp = threadIdx.x / WARP;
-    if (threadIdx.x == 0) {
-        prefetch_tensor_map(&x_map), prefetch_tensor_map(&w_map);
-        shared.ring.init(1, F::EMPTY_ARRIVALS);
-        mbarrier_init(shared_address(&shared.bias_there), F::CONSUMERS / WARP);
+    // The same in all lanes for the compiler too, without which the loop's addresses go through vector registers.
+    const int warp = __shfl_sync(~0u, threadIdx.x / WARP, 0);
+    if (warp == 0) {  // a lane for each stage: one thread alone would take as long as a load's way
+        const int lane = threadIdx.x;
+        if (lane == 0) {
+            prefetch_tensor_map(&a_map), prefetch_tensor_map(&b_map);
+            mbarrier_init(shared_address(&shared.bias_there), F::CONSUMERS / WARP);
+        }
+        if (lane < F::STAGES) {
+            mbarrier_init(shared.ring.full(lane), 1);
+            mbarrier_init(shared.ring.empty(lane), F::EMPTY_ARRIVALS);
+        }
         fence_mbarrier_init();
     }
     if (F::CLUSTER > 1) cluster_sync();
@@ -120,7 +158,7 @@ __global__ void __launch_bounds__(F::THREADS, F::RESIDENT)
         if constexpr (F::GROUPS == 2) setmaxnreg_dec<40>();
         if constexpr (F::GROUPS == 3) setmaxnreg_dec<32>();
         if (warp == F::CONSUMERS / WARP && threadIdx.x % WARP == 0)
-            load_tiles<F>(shared, &x_map, &w_map, problem.extent);
+            load_tiles<E, F>(shared, &a_map, &b_map, &multiplier_map, problem.extent);
         __syncwarp();
         if (problem.extent.splits > 1) cluster_sync(), cluster_sync();  // those of join_cluster()
     } else {

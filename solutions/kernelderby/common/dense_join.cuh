@@ -18,9 +18,9 @@ template <class E, class F>
 __device__ __forceinline__ void join_cluster(Shared<F>& shared, const Problem& problem, const float* d, int row,
                                              int column) {
     constexpr int QUADS = F::COUNT / 4;
-    static_assert(QUADS * F::CONSUMERS * 16 <= int(sizeof(shared.x) + sizeof(shared.w)), "sums lie in the stages");
+    static_assert(QUADS * F::CONSUMERS * 16 <= int(sizeof(shared.stages)), "sums lie in the stages");
     const int splits = problem.extent.splits, each = QUADS / splits, rank = blockIdx.x % splits;
-    const uint32_t place = shared_address(shared.x[0]) + threadIdx.x * 16;
+    const uint32_t place = shared_address(shared.stages[0]) + threadIdx.x * 16;
     cluster_sync();
 #pragma unroll
     for (int i = 0; i < QUADS; ++i) {
@@ -29,7 +29,7 @@ __device__ __forceinline__ void join_cluster(Shared<F>& shared, const Problem& p
                       make_float4(d[4 * i], d[4 * i + 1], d[4 * i + 2], d[4 * i + 3]));
     }
     cluster_sync();
-    const float4* mine = reinterpret_cast<const float4*>(shared.x[0]) + threadIdx.x;
+    const float4* mine = reinterpret_cast<const float4*>(shared.stages[0]) + threadIdx.x;
     for (int i = 0; i < each; ++i) {
         float4 sum = mine[i * F::CONSUMERS];
         for (int from = 1; from < splits; ++from) {
@@ -38,7 +38,9 @@ __device__ __forceinline__ void join_cluster(Shared<F>& shared, const Problem& p
         }
         const int quad = rank * each + i;
         const float four[4] = {sum.x, sum.y, sum.z, sum.w};
-        store_direct<E, 4>(problem, four, row + quad / (F::HALF / 4) * 64, column + quad % (F::HALF / 4) * 8);
+        const int r = row + quad / (F::HALF / 4) * 64, c = column + quad % (F::HALF / 4) * 8;
+        if constexpr (F::TURNED) store_turned<E>(problem, four, r, c);
+        else store_direct<E, 4>(problem, four, r, c);
     }
 }
 

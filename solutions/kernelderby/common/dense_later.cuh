@@ -1,4 +1,4 @@
-// Output through shared memory by TMA, n a multiple of 8: at once, or in parts under the next tile's products.
+// Output that leaves by TMA in parts under the next tile's products, n a multiple of 8.
 #pragma once
 #include "dense_parts.cuh"
 
@@ -39,47 +39,34 @@ struct Later {
                                 ? __ldg(reinterpret_cast<const uint32_t*>(from + 8 * t)) : 0;
     }
 
-    // Slabs have the 128-byte swizzle. NEXT: asks for the next part's multipliers.
-    template <bool NEXT = true>
+    // A part into 1 KB of shared memory, with the 128-byte swizzle. PART: one that compile time knows.
+    template <int PART = 0>
+    __device__ __forceinline__ void write(uint8_t* slab, int part) const {
+        const int lane = threadIdx.x % WARP, r = lane / 4, q = lane % 4;
+        if (part == PART) {
+#pragma unroll
+            for (int t = 0; t < 8; ++t)
+                *reinterpret_cast<uint32_t*>(slab + r * 128 + (t ^ r) * 16 + q * 4) =
+                    E::leave(held[(PART / 2 * 8 + t) * 2 + PART % 2], multiplier[t]);
+        } else if constexpr (PART + 1 < PARTS) {
+            write<PART + 1>(slab, part);
+        }
+    }
+
     __device__ __forceinline__ void finish(Shared<F>& shared, const CUtensorMap* out_map, const Problem& problem,
                                            int part) {
-        const int lane = threadIdx.x % WARP, r = lane / 4, q = lane % 4;
+        const int lane = threadIdx.x % WARP;
         uint8_t* slab = shared.slab[threadIdx.x / WARP][part % SLABS];
         if (lane == 0) bulk_wait_group_read<SLABS - 1>();
         __syncwarp();
-#pragma unroll
-        for (int t = 0; t < 8; ++t)
-            *reinterpret_cast<uint32_t*>(slab + r * 128 + (t ^ r) * 16 + q * 4) =
-                E::leave(held[(part / 2 * 8 + t) * 2 + part % 2], multiplier[t]);
+        write(slab, part);
         fence_async_proxy();
         __syncwarp();
         if (lane == 0) {
             tma_store(out_map, shared_address(slab), column + across(part), row + down(part));
             bulk_commit_group();
         }
-        if (NEXT && part + 1 < PARTS) read_multiplier(problem, part + 1);
-    }
-
-    // All parts, where no products follow: their multipliers come some at once.
-    __device__ __forceinline__ void finish_all(Shared<F>& shared, const CUtensorMap* out_map, const Problem& problem) {
-        constexpr int AT_ONCE = PARTS % 4 || (E::MULTIPLIES && COUNT > 64) ? 2 : 4;
-        static_assert(PARTS % AT_ONCE == 0, "whole parts");
-#pragma unroll
-        for (int first = 0; first < PARTS; first += AT_ONCE) {
-            uint32_t some[AT_ONCE][8];
-#pragma unroll
-            for (int i = 0; i < AT_ONCE; ++i) {
-                read_multiplier(problem, first + i);
-#pragma unroll
-                for (int t = 0; t < 8; ++t) some[i][t] = multiplier[t];
-            }
-#pragma unroll
-            for (int i = 0; i < AT_ONCE; ++i) {
-#pragma unroll
-                for (int t = 0; t < 8; ++t) multiplier[t] = some[i][t];
-                finish<false>(shared, out_map, problem, first + i);
-            }
-        }
+        if (part + 1 < PARTS) read_multiplier(problem, part + 1);
     }
 };
 

@@ -10,7 +10,7 @@
 
 namespace derby {
 
-constexpr int SLAB = 8 * 128, SLABS = 2;  // bytes: 8 rows of 64 columns of output; slabs of a warp in turn
+constexpr int SLAB = 8 * 128, SLABS = 2;  // bytes: 8 rows of 64 columns of output; slabs of a warp in turn, LATER
 
 // The kernel's shared memory.
 template <class T>
@@ -25,12 +25,13 @@ __device__ __forceinline__ T& all_shared() {
 
 template <class F>
 struct Shared {
-    uint8_t x[F::STAGES][F::ROWS * ROW_BYTES];
-    uint8_t w[F::STAGES][F::COLUMNS * ROW_BYTES];
-    uint8_t slab[F::BY_TMA ? F::CONSUMERS / WARP : 1][SLABS][SLAB];
+    uint8_t stages[F::STAGES][F::STAGE];  // a's rows, then b's
+    uint8_t slab[F::LATER ? F::CONSUMERS / WARP : 1][SLABS][F::LATER ? SLAB : 16];
     __nv_bfloat16 bias[2][F::COLUMNS];  // of this tile and of the one before
     Pipeline<F::STAGES> ring;
     uint64_t bias_there;
+    __device__ __forceinline__ uint32_t a(uint32_t stage) const { return shared_address(stages[0]) + stage * F::STAGE; }
+    __device__ __forceinline__ uint32_t b(uint32_t stage) const { return a(stage) + F::ROWS * ROW_BYTES; }
 };
 
 struct Problem {
@@ -51,22 +52,23 @@ __device__ __forceinline__ void release(const Shared<F>& shared, int stage) {
 
 // `blocks` k blocks of this warpgroup, added to d; the first of a tile (fresh) overwrites. A product stays under way while
 // the next stage is waited for. group: of this warpgroup, the same in all lanes for the compiler too. before: stage of the
-// product that is under way, or -1; returned is that of the last one.
-template <class F>
+// product that is under way, or -1; returned is that of the last one. begun: called once the first product is under way.
+template <class F, class Begun>
 __device__ __forceinline__ int multiply(Shared<F>& shared, PipelineState<F::STAGES>& at, int group, int blocks,
-                                        bool fresh, int before, float* d) {
+                                        bool fresh, int before, float* d, const Begun& begun) {
     for (int k = 0; k < blocks; ++k, at.next()) {
-        const uint32_t x = descriptor_low(shared_address(shared.x[at.stage]) + group * (64 * F::HALVES * ROW_BYTES));
-        const uint32_t w = descriptor_low(shared_address(shared.w[at.stage]));
+        const uint32_t a = descriptor_low(shared.a(at.stage) + group * (64 * F::HALVES * ROW_BYTES));
+        const uint32_t b = descriptor_low(shared.b(at.stage));
         shared.ring.wait(at);
         wgmma_fence();
 #pragma unroll
         for (int h = 0; h < F::HALVES; ++h)
 #pragma unroll
             for (int i = 0; i < BLOCK / 16; ++i)
-                wgmma_bf16<F::COLUMNS>(d + h * F::HALF, descriptor_of(x + h * (64 * ROW_BYTES >> 4) + 2 * i),
-                                       descriptor_of(w + 2 * i), !fresh || k || i);
+                wgmma_bf16<F::COLUMNS>(d + h * F::HALF, descriptor_of(a + h * (64 * ROW_BYTES >> 4) + 2 * i),
+                                       descriptor_of(b + 2 * i), !fresh || k || i);
         wgmma_commit_group();
+        begun(k);
         wgmma_wait_group<1>();
         release<F>(shared, before);
         before = at.stage;
@@ -156,6 +158,32 @@ __device__ __forceinline__ void store_direct(const Problem& problem, const float
             }
         }
     asm volatile("" ::: "memory");  // what the next call reads is not read before
+}
+
+// A TURNED form's: four sums of a thread, of which a's rows are columns of the output. row, column: of a and b.
+template <class E>
+__device__ __forceinline__ void store_turned(const Problem& problem, const float* d, int row, int column) {
+    const int lane = threadIdx.x % WARP, n = problem.extent.n;
+    uint16_t* out = reinterpret_cast<uint16_t*>(problem.output);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        const int c = row + lane / 4 + half * 8;
+        if (c >= n) continue;
+        const float add = problem.bias ? unpack(read_pair(problem.bias, c, 1, false)).x : 0.0f;
+        uint32_t multiplier = 0;
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            const int r = column + lane % 4 * 2 + i;
+            if (E::MULTIPLIES && r < problem.extent.m)
+                multiplier |= read_pair(problem.multiplier, size_t(r) * n + c, 1, false) << 16 * i;
+        }
+        const uint32_t both = E::at_once(d[2 * half] + add, d[2 * half + 1] + add, multiplier);
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            const int r = column + lane % 4 * 2 + i;
+            if (r < problem.extent.m) out[size_t(r) * n + c] = uint16_t(both >> 16 * i);
+        }
+    }
 }
 
 }  // namespace derby

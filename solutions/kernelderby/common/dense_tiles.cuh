@@ -14,32 +14,45 @@ constexpr int WARP = 32, WARPGROUP = 128;
 constexpr int BLOCK = 64;        // values of a stage along k
 constexpr int ROW_BYTES = 128;   // of a stage: they, in bf16
 
-// ROWS x COLUMNS outputs a tile, HALVES times 64 rows for each of GROUPS consumer warpgroups. CLUSTER CTAs share x (their
-// tiles lie side by side) or, SHARE_X false, the weight (one below the other). LATER: a tile's output leaves under the next
-// tile's products. One warpgroup alone shares its multiprocessor with a second CTA.
-template <int ROWS_, int COLUMNS_, int GROUPS_, int STAGES_, int CLUSTER_ = 1, bool SHARE_X_ = false, bool LATER_ = false>
+// A tile is ROWS x COLUMNS products, HALVES times 64 rows for each of GROUPS consumer warpgroups. Its rows are those of x
+// and its columns the weight's, or TURNED the other way round: then a tile's width, any multiple of 8, divides x's rows.
+// `a` is the operand of the rows, `b` that of the columns. CLUSTER CTAs share a (their tiles lie side by side) or, SHARE_A
+// false, b (one below the other). LATER: a tile's output leaves under the next tile's products. One warpgroup alone, not in
+// a cluster, shares its multiprocessor with a second CTA.
+template <int ROWS_, int COLUMNS_, int GROUPS_, int STAGES_, int CLUSTER_ = 1, bool SHARE_A_ = false, bool LATER_ = false,
+          bool TURNED_ = false>
 struct Form {
     static constexpr int ROWS = ROWS_, COLUMNS = COLUMNS_, GROUPS = GROUPS_, STAGES = STAGES_, CLUSTER = CLUSTER_;
-    static constexpr bool SHARE_X = SHARE_X_, LATER = LATER_;
+    static constexpr bool SHARE_A = SHARE_A_, LATER = LATER_, TURNED = TURNED_;
     static constexpr int CONSUMERS = GROUPS * WARPGROUP, THREADS = CONSUMERS + (GROUPS == 1 ? WARP : WARPGROUP);
-    static constexpr int RESIDENT = GROUPS == 1 ? 2 : 1;  // CTAs of a multiprocessor
+    static constexpr int RESIDENT = GROUPS == 1 && CLUSTER == 1 ? 2 : 1;  // CTAs of a multiprocessor
     static constexpr int HALVES = ROWS / 64 / GROUPS;
     static constexpr int HALF = COLUMNS / 2;              // sums of a thread in 64 rows
     static constexpr int COUNT = HALVES * HALF;           // sums of a thread
-    static constexpr int X_PART = SHARE_X ? ROWS / CLUSTER : ROWS, W_BOX = SHARE_X ? COLUMNS : COLUMNS / CLUSTER;
-    static constexpr bool BY_TMA = COLUMNS % 64 == 0;     // output in boxes of 64 columns
+    static constexpr int A_PART = SHARE_A ? ROWS / CLUSTER : ROWS;
+    static constexpr int B_PART = SHARE_A ? COLUMNS : (COLUMNS / CLUSTER + 7) / 8 * 8;
+    static constexpr int STAGE = (ROWS + COLUMNS) * ROW_BYTES;
+    // Output leaves through the stages in boxes of 64 columns: a warp's 16 rows, or TURNED all rows of the tile.
+    static constexpr bool BY_TMA = TURNED || COLUMNS >= 64;
+    static constexpr int ACROSS = (COLUMNS + 63) / 64;
+    static constexpr int OUT_ROWS = TURNED ? COLUMNS : LATER ? 8 : 16;  // of the output's tensor map
+    static constexpr int BOX = (TURNED ? COLUMNS : 16) * ROW_BYTES, BOXES = ROWS / 64 * (TURNED ? 1 : 4 * ACROSS);
+    static constexpr int IN_STAGE = STAGE / BOX, ENDS = (BOXES + IN_STAGE - 1) / IN_STAGE;  // stages that they take
+    static constexpr bool SPLITS = CLUSTER == 1 && COUNT <= 64;  // whether CTAs may share a tile's k blocks
     static constexpr int EMPTY_ARRIVALS = CONSUMERS / WARP * CLUSTER;
     static_assert(ROWS == 64 * GROUPS * HALVES, "a warpgroup's products have 64 rows");
-    static_assert(COUNT <= 128, "more sums do not fit into a consumer's registers");
-    static_assert(COLUMNS % 8 == 0 && W_BOX % 8 == 0 && W_BOX <= 256, "the widths of wgmma, and of a box of TMA");
-    static_assert(!LATER || (BY_TMA && GROUPS == 2), "packed sums want registers beside the next tile's");
+    static_assert(COUNT <= (LATER ? 128 : GROUPS == 3 ? 104 : 200), "more sums do not fit into a consumer's registers");
+    static_assert(COLUMNS % 8 == 0 && B_PART % 8 == 0 && B_PART <= 256, "the widths of wgmma, and of a box of TMA");
+    static_assert(!LATER || (COLUMNS % 64 == 0 && GROUPS == 2 && !TURNED), "packed sums want registers beside the next");
+    static_assert(!BY_TMA || ENDS < STAGES, "the next tile's loads have a stage at least");
 };
 
 struct Extent {
     int m, n, k_blocks;
     int unit_rows, unit_columns, group;  // see unit_place(); a unit is what a cluster does at a time
-    int x_box;   // rows that one load of x brings: a CTA's part of the tile's, or fewer where x has fewer
+    int a_box, b_box;  // rows that one load brings: a CTA's part of the tile's, or fewer where there are fewer
     int splits;  // CTAs of a cluster that share a tile's k blocks; 1: each has tiles of its own
+    int staged, by_hand;  // whether output leaves through the stages, and by ordinary stores: n is no multiple of 8
     __host__ __device__ int units() const { return unit_rows * unit_columns; }
 };
 
@@ -51,12 +64,12 @@ __host__ __device__ __forceinline__ int2 unit_place(int u, const Extent& extent)
     return make_int2(first + within % high, within / high);
 }
 
-// First row and column of the tile that CTA `rank` of a cluster has of unit u.
+// First row and column (of a and b) of the tile that CTA `rank` of a cluster has of unit u.
 template <class F>
 __host__ __device__ __forceinline__ int2 tile_of(int u, int rank, const Extent& extent) {
     const int2 at = unit_place(u, extent);
-    const int down = F::SHARE_X ? at.x : at.x * F::CLUSTER + rank;
-    const int across = F::SHARE_X ? at.y * F::CLUSTER + rank : at.y;
+    const int down = F::SHARE_A ? at.x : at.x * F::CLUSTER + rank;
+    const int across = F::SHARE_A ? at.y * F::CLUSTER + rank : at.y;
     return make_int2(down * F::ROWS, across * F::COLUMNS);
 }
 
@@ -69,8 +82,9 @@ struct WholeTiles {
         : turn(cta / (F::CLUSTER * extent.splits)), step(ctas / (F::CLUSTER * extent.splits)), rank(cta % F::CLUSTER),
           from(extent.k_blocks * (cta % extent.splits) / extent.splits),
           to(extent.k_blocks * (cta % extent.splits + 1) / extent.splits) {}
+    __host__ __device__ bool more(const Extent& extent) const { return turn < extent.units(); }
     __host__ __device__ bool next(const Extent& extent) {
-        if (turn >= extent.units()) return false;
+        if (!more(extent)) return false;
         tile = tile_of<F>(turn, rank, extent);
         turn += step;
         return true;
@@ -82,11 +96,16 @@ struct WholeTiles {
 // The units of a form and how they are spread over at most `ctas` CTAs at a time. Returns the CTAs to launch.
 template <class F>
 int fill_extent(Extent* extent, int m, int n, int k_blocks, int group, int splits, int ctas) {
-    const int down = F::SHARE_X ? F::ROWS : F::ROWS * F::CLUSTER;
-    const int across = F::SHARE_X ? F::COLUMNS * F::CLUSTER : F::COLUMNS;
-    const int x_box = m < F::X_PART ? (m + 7) / 8 * 8 : F::X_PART;
-    *extent = {m, n, k_blocks, (m + down - 1) / down, (n + across - 1) / across, group, x_box, splits};
-    const int units = extent->units(), clusters = ctas / F::CLUSTER;
+    const int down = F::SHARE_A ? F::ROWS : F::ROWS * F::CLUSTER;
+    const int across = F::SHARE_A ? F::COLUMNS * F::CLUSTER : F::COLUMNS;
+    const int a_rows = F::TURNED ? n : m, b_rows = F::TURNED ? m : n;
+    const int a_box = a_rows < F::A_PART ? (a_rows + 7) / 8 * 8 : F::A_PART;
+    const int b_box = b_rows < F::B_PART ? (b_rows + 7) / 8 * 8 : F::B_PART;
+    *extent = {m, n, k_blocks, (a_rows + down - 1) / down, (b_rows + across - 1) / across, group, a_box, b_box, splits,
+               F::BY_TMA && splits == 1, n % 8 != 0};
+    // Larger clusters leave places of a GPC empty, whose multiprocessors they do not divide.
+    const int units = extent->units(), places = F::CLUSTER > 2 ? ctas - ctas / 32 : ctas;
+    const int clusters = places < F::CLUSTER ? 1 : places / F::CLUSTER;
     // Tiles that are shared are one for each cluster, and CTAs that have company on their multiprocessor have one each.
     if (splits > 1 || F::RESIDENT > 1) return units * F::CLUSTER * splits;
     return F::CLUSTER * (units < clusters ? units : clusters);

@@ -19,6 +19,7 @@ struct __nv_bfloat16 {
   __nv_bfloat16() = default;
   explicit __nv_bfloat16(float value) : bits(bfloat16_bits(value)) {}
 };
+inline float __bfloat162float(__nv_bfloat16 value) { return __uint_as_float(uint32_t(value.bits) << 16); }
 struct alignas(4) __half2 { _Float16 x, y; };
 inline __half2 __floats2half2_rn(float x, float y) { return {_Float16(x), _Float16(y)}; }
 inline float2 __half22float2(__half2 both) { return {float(both.x), float(both.y)}; }

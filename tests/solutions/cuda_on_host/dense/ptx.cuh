@@ -72,6 +72,31 @@ inline void cluster_sync() {
 }
 inline void store_cluster(uint32_t to, float4 value) { *at_shared<float4>(to) = value; }
 
+// Four matrices of 8 x 8 values of 16 bits: lane l names row l % 8 of matrix l / 8, and holds two values of each.
+inline unsigned short* of_matrix(const emulated::Warp& rows, int matrix, int value, bool transposed) {
+  int lane = emulated::current->thread % 32, quad = lane / 4, corner = lane % 4 * 2 + value;
+  return at_shared<unsigned short>(uint32_t(rows[8 * matrix + (transposed ? corner : quad)])) + (transposed ? quad : corner);
+}
+inline void store_matrices(uint32_t row, const uint32_t (&words)[4], bool transposed) {
+  auto rows = emulated::exchange(row);
+  for (int i = 0; i < 8; i++) *of_matrix(rows, i / 2, i % 2, transposed) = words[i / 2] >> 16 * (i % 2);
+  emulated::exchange(0);
+}
+inline void load_matrices(uint32_t (&words)[4], uint32_t row, bool transposed) {
+  auto rows = emulated::exchange(row);
+  for (int i = 0; i < 4; i++)
+    words[i] = *of_matrix(rows, i, 0, transposed) | uint32_t(*of_matrix(rows, i, 1, transposed)) << 16;
+  emulated::exchange(0);
+}
+inline void stmatrix_x4(uint32_t row, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+  store_matrices(row, {a, b, c, d}, false);
+}
+inline void stmatrix_x4_transposed(uint32_t row, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+  store_matrices(row, {a, b, c, d}, true);
+}
+inline void ldmatrix_x4(uint32_t (&to)[4], uint32_t row) { load_matrices(to, row, false); }
+inline void ldmatrix_x4_transposed(uint32_t (&to)[4], uint32_t row) { load_matrices(to, row, true); }
+
 inline uint32_t pack_bf16(float low, float high) { return bfloat16_bits(low) | uint32_t(bfloat16_bits(high)) << 16; }
 
 }  // namespace derby

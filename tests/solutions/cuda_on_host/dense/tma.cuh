@@ -1,5 +1,5 @@
 // common/tma.cuh on the CPU: boxes of 128-byte rows with the 128-byte swizzle. A load lands when
-// all threads wait, or with EMULATED_ORDER=reversed at once: the latest and the earliest that it could; a store reads shared memory when it is waited for or its thread ends, the latest that it could.
+// all threads wait, or with EMULATED_ORDER=reversed at once: the latest and the earliest that it could; a store reads shared memory when it is waited for or its thread ends, or at once too.
 #pragma once
 #include <deque>
 #include <map>
@@ -59,10 +59,17 @@ inline void prefetch_tensor_map(const void*) {}
 struct Store { const CUtensorMap* map; uint32_t from; int x, y; };
 inline std::map<emulated::Fiber*, std::deque<std::vector<Store>>> stores;  // groups of a thread; the last one is open
 
+inline void box_out(const Store& one) {
+  each_chunk(*one.map, one.from, one.x, one.y, [](uint32_t place, char* to, bool inside) {
+    if (inside) memcpy(to, at_shared<uint4>(place), 16);
+  });
+}
 inline void tma_store(const void* map, uint32_t from, int x, int y) {
   auto& mine = stores[emulated::current];
   if (mine.empty()) mine.emplace_back();
   mine.back().push_back({(const CUtensorMap*)map, from, x, y});
+  const char* order = getenv("EMULATED_ORDER");
+  if (order && *order) box_out(mine.back().back()), mine.back().pop_back();
 }
 inline void bulk_commit_group() {
   auto& mine = stores[emulated::current];
@@ -73,10 +80,7 @@ template <int PENDING = 0>
 void bulk_wait_group_read() {
   auto& mine = stores[emulated::current];
   for (; mine.size() > PENDING + 1; mine.pop_front())
-    for (auto& one : mine.front())
-      each_chunk(*one.map, one.from, one.x, one.y, [](uint32_t place, char* to, bool inside) {
-        if (inside) memcpy(to, at_shared<uint4>(place), 16);
-      });
+    for (auto& one : mine.front()) box_out(one);
 }
 inline void fence_async_proxy() {}
 
