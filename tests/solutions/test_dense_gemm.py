@@ -84,7 +84,7 @@ def on_cpu(operator, *edits, only=tuple(RUN)):
     for name, text in sources.items():
         (folder / name).write_text(text)
     beside = [folder / name for name in sorted(sources) if name != "kernel.cu"]
-    made = shared_library(folder / "kernel.cu", *(FAST if edits else ("-O1",)), header="dense_types.h", beside=beside)
+    made = shared_library(folder / "kernel.cu", "-O1", header="dense_types.h", beside=beside)
     function = getattr(ctypes.CDLL(str(made)), f"derby_{operator}_sm90_run")
     function.argtypes = gemm(operator).library.parameters
     return function
@@ -127,7 +127,7 @@ def kind(**fields):
     return next(n for n in FORMS if all(getattr(CHOICE.FORMS[n], name) == value for name, value in fields.items()))
 
 
-LATER, HALVES, TURNED = kind(later=True, rows=128), kind(later=True, rows=256), kind(turned=True, rows=128, cluster=1)
+LATER, HALVES, TURNED = kind(later=True, rows=128), kind(rows=256, columns=16), kind(turned=True, rows=128, cluster=1)
 SMALL, MEDIUM = kind(rows=64, columns=32, turned=False), kind(rows=64, columns=64, turned=False)
 LARGE = kind(rows=128, columns=128, later=False, turned=False)
 MUTANTS = {
@@ -239,7 +239,7 @@ def test_it_compiles(operator, tmp_path):
     only = FORMS if "DERBY_TESTS_ALL" in os.environ else [LATER, HALVES, SMALL, FORMS[-1]]
     made = compiled(operator, tmp_path, only)
     assert len(made.kernels) == len(only)
-    assert max(kernel.spilled for kernel in made.kernels) <= 20  # bytes
+    assert max(kernel.spilled for kernel in made.kernels) <= 24  # bytes
 
 
 # The choice -----------------------------------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 """Which form of the dense GEMM a call uses, and how many CTAs share a tile: the least time that a model gives.
 
 The model knows no shape. It counts what a multiprocessor multiplies, reads from shared memory and loads from L2, and
-what all of them read from memory, and takes the slowest. Its constants are fitted to times on an H200 at 1.755 GHz
-(docs/lab/gemm_and_experts_sm90.md); benchmarks/dense_gemm.py measures every form and fits them anew.
+what all of them read from memory; the slowest counts most. Its constants, and each form's pace over the model's, are
+fitted to times on an H200 at 1.755 GHz (docs/lab/gemm_and_experts_sm90.md).
 """
 
 import functools
@@ -33,6 +33,7 @@ class Form:
     share_a: bool = False
     later: bool = False
     turned: bool = False
+    pace: float = 1.0  # cycles of its blocks along k, over the model's: measured
 
     @property
     def resident(self):
@@ -49,8 +50,8 @@ def forms():
     """Those of dense_forms.cuh, in its order."""
     text = (Path(__file__).parent / "dense_forms.cuh").read_text()
     values = {"true": True, "false": False}
-    return tuple(Form(*(values[word] if word in values else int(word) for word in each.split(", ")))
-                 for each in re.findall(r"^FORM\((.*)\)$", text, re.MULTILINE))
+    return tuple(Form(*(values[word] if word in values else int(word) for word in each.split(", ")), pace=float(pace))
+                 for each, pace in re.findall(r"^FORM\((.*)\) *// (.*)$", text, re.MULTILINE))
 
 
 FORMS = forms()
@@ -60,24 +61,27 @@ FORMS = forms()
 class Rates:
     """Cycles and bytes a cycle, of a multiprocessor where nothing else is said."""
 
-    products: float = 1781      # multiply-adds
-    shared: float = 128.8       # bytes of shared memory
-    l2: float = 58.0            # bytes from L2
-    memory: float = 2500        # bytes from memory, of the whole GPU
-    dirty: float = 0.9261       # bytes written back for each of the first that L2 takes in
-    thin: float = 0.4768        # how much too few bytes on their way slow memory down: a power
-    in_flight: float = 1.101e+07  # bytes on their way that keep memory busy
-    begin: float = 3800         # until a CTA's first products: the launch, barriers, tensor maps, the first load
-    again: float = 2685         # the same for a CTA that follows another on its place
-    end: float = 710.9           # from a tile's last product until its output has left, where nothing hides it
-    hidden_end: float = 129.7   # the same where the next tile's products hide it
-    between: float = 700        # until the next tile's first products where its loads are there, not hidden
-    out: float = 32.0           # bytes of output, as they leave at the end
-    join: float = 1765          # two cluster barriers
-    joined: float = 7.126       # bytes of sums that a CTA hands to the others of its cluster
+    products: float = 1978      # multiply-adds
+    shared: float = 224         # bytes of shared memory
+    l2: float = 58.12           # bytes from L2
+    block: float = 230.3        # a block along k takes at least that: waiting, asking for the next product
+    pairs: float = 0.6224       # of which two CTAs of a multiprocessor do so many at a time
+    memory: float = 3184        # bytes from memory, of the whole GPU
+    dirty: float = 0.8622       # bytes written back for each of the first that L2 takes in
+    thin: float = 0.2644        # how much too few bytes on their way slow memory down: a power
+    in_flight: float = 7.688e+06  # bytes on their way that keep memory busy
+    power: float = 4.31         # of several times that overlap the longest counts most: a power mean
+    begin: float = 3373         # until a CTA's first products: the launch, barriers, tensor maps, the first load
+    cluster: float = 1394       # what CTAs of a cluster wait for each other at both ends
+    again: float = 5779         # begin for a CTA that follows another on its place
+    end: float = 495            # from a tile's last product until its output has left, where nothing hides it
+    out: float = 17.22          # bytes of output, as they leave at the end
+    between: float = 9.558e-06  # after that until the next tile's first products, whose loads are there
+    hidden_end: float = 1369    # both where the next tile's products hide them
+    join: float = 194           # two cluster barriers
+    joined: float = 7.202       # bytes of sums that a CTA hands to the others of its cluster
     four: float = 0.94          # share of the multiprocessors on which clusters of four find room, assumed
     eight: float = 0.91         # and of eight
-    block: float = 193.1        # a block along k takes at least that: waiting, asking for the next product
 
 
 @dataclass(frozen=True)
@@ -95,7 +99,10 @@ def divided(a, b):
 
 
 def fits(form, splits, problem):
-    """Whether the kernel has this form for the problem: what start() in dense_launch.cuh refuses."""
+    """Whether the kernel has this form for the problem: what start() in dense_launch.cuh refuses. Multipliers that come
+    between the next tile's products come too slowly."""
+    if form.later and problem.beside:
+        return False
     shared = form.cluster == 1 and form.sums <= 64 and form.sums // 4 % splits == 0
     return splits == 1 or (shared and divided(problem.k, BLOCK) >= splits)
 
@@ -113,19 +120,22 @@ def cycles(form, splits, problem, multiprocessors, rates):
     a, b = min(form.rows, divided(high, 8) * 8), min(form.columns, divided(wide, 8) * 8)  # rows that are loaded
     loaded = 128 * (a / form.cluster + b if form.share_a else a + b / form.cluster)
     read = form.rows // 64 * 4 * (64 + form.columns) * 32 + 128 * (a + b)
-    block = max(form.rows * form.columns * BLOCK / rates.products, read / rates.shared, loaded / rates.l2, rates.block)
+    tile, alone = form.rows * form.columns, splits > 1 or form.resident > 1
+
+    def overlapping(*times):
+        return sum(time**rates.power for time in times) ** (1 / rates.power)
+
+    block = form.pace * overlapping(tile * BLOCK / rates.products, read / rates.shared, loaded / rates.l2,
+                                    rates.block / (rates.pairs if form.resident > 1 else 1))
     # CTAs come in waves, of as many as find room; those of the last wave are spread over the multiprocessors.
     size = form.cluster * splits
     room = multiprocessors * (rates.eight if size == 8 else rates.four if size == 4 else 1.0)
     places = max(int(room) // size * size, size)
     waves, rest = divmod(ctas, places * form.resident)
     turns = waves * form.resident + divided(rest, places)
-    busy = turns * blocks * block
-    tile = form.rows * form.columns
     join = rates.join + tile * 4 * (splits - 1) / splits / rates.joined if splits > 1 else 0.0
     last = rates.end + tile * (2 + problem.beside) / splits / rates.out + join
     # Between two tiles of a CTA that stays; between two CTAs of one place where each has a tile.
-    alone = splits > 1 or form.resident > 1
     between = rates.hidden_end if form.later and not alone else last + (rates.again if alone else rates.between)
     ends = (turns - 1) * between / form.resident
     # Memory: everything once; slower where too few bytes are on their way.
@@ -136,7 +146,8 @@ def cycles(form, splits, problem, multiprocessors, rates):
     for share, together in ((ctas - rest, places * form.resident), (rest, rest)):
         flying = together * stage / rates.in_flight
         memory += moved * share / ctas / rates.memory / min(1.0, flying**rates.thin) if share else 0.0
-    return rates.begin + max(busy + ends, memory) + last
+    begin = rates.begin + (rates.cluster if size > 1 else 0.0)
+    return begin + overlapping(turns * blocks * block + ends, memory) + last
 
 
 @functools.lru_cache(4096)

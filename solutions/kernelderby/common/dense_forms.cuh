@@ -1,40 +1,48 @@
 // The forms of the dense GEMM, numbered from 0 on: rows, columns, groups, stages, cluster, SHARE_A, LATER, TURNED
-// (dense_tiles.cuh). dense_choice.py reads them too.
-FORM(128, 256, 2, 4, 2, false, true, false)
-FORM(256, 128, 2, 4, 2, true, true, false)
-FORM(128, 192, 2, 5, 2, false, true, false)
-FORM(128, 128, 2, 6, 2, false, true, false)
-FORM(192, 192, 3, 4, 1, false, false, false)
-FORM(192, 128, 3, 5, 1, false, false, false)
-FORM(128, 128, 2, 6, 1, false, false, false)
-FORM(128, 64, 2, 8, 1, false, false, false)
-FORM(64, 128, 1, 4, 1, false, false, false)
-FORM(64, 64, 1, 6, 1, false, false, false)
-FORM(64, 32, 1, 8, 1, false, false, false)
-FORM(128, 160, 2, 6, 1, false, false, false)
-FORM(128, 224, 2, 5, 1, false, false, false)
-FORM(64, 96, 1, 11, 2, false, false, false)
-FORM(64, 72, 1, 13, 2, false, false, false)
-FORM(64, 144, 1, 8, 2, false, false, false)
-FORM(128, 144, 2, 6, 2, false, false, false)
-FORM(128, 168, 2, 6, 2, false, false, false)
-FORM(64, 8, 1, 12, 1, false, false, true)
-FORM(64, 16, 1, 11, 1, false, false, true)
-FORM(64, 32, 1, 9, 1, false, false, true)
-FORM(64, 48, 1, 7, 1, false, false, true)
-FORM(64, 96, 1, 11, 2, false, false, true)
-FORM(64, 88, 1, 11, 4, false, false, true)
-FORM(64, 144, 1, 8, 4, false, false, true)
-FORM(128, 32, 2, 11, 1, false, false, true)
-FORM(128, 96, 2, 8, 1, false, false, true)
-FORM(128, 136, 2, 6, 1, false, false, true)
-FORM(128, 168, 2, 6, 1, false, false, true)
-FORM(128, 208, 2, 5, 1, false, false, true)
-FORM(128, 80, 2, 8, 2, false, false, true)
-FORM(128, 184, 2, 5, 2, false, false, true)
-FORM(128, 224, 2, 5, 2, false, false, true)
-FORM(256, 120, 2, 4, 1, false, false, true)
-FORM(256, 152, 2, 4, 1, false, false, true)
-FORM(256, 176, 2, 4, 1, false, false, true)
-FORM(256, 112, 2, 4, 2, false, false, true)
-FORM(256, 136, 2, 4, 2, false, false, true)
+// (dense_tiles.cuh). dense_choice.py reads them too, with the pace of their blocks along k over its model's.
+FORM(128, 256, 2, 4, 2, false, true, false)  // 1.057
+FORM(128, 192, 2, 5, 2, false, true, false)  // 1.053
+FORM(192, 160, 3, 5, 1, false, false, false)  // 1.015
+FORM(192, 128, 3, 5, 1, false, false, false)  // 1.031
+FORM(128, 256, 2, 4, 1, false, false, false)  // 1.004
+FORM(128, 192, 2, 5, 1, false, false, false)  // 0.977
+FORM(128, 176, 2, 5, 2, false, false, false)  // 1.049
+FORM(128, 160, 2, 6, 1, false, false, false)  // 0.973
+FORM(128, 144, 2, 6, 2, false, false, false)  // 1.070
+FORM(128, 128, 2, 6, 1, false, false, false)  // 0.978
+FORM(128, 96, 2, 8, 1, false, false, false)  // 1.029
+FORM(128, 80, 2, 8, 2, false, false, false)  // 1.151
+FORM(128, 64, 2, 8, 1, false, false, false)  // 0.994
+FORM(64, 96, 1, 11, 2, false, false, false)  // 1.158
+FORM(64, 64, 1, 6, 1, false, false, false)  // 0.998
+FORM(64, 32, 1, 8, 1, false, false, false)  // 0.766
+FORM(64, 16, 1, 10, 1, false, false, false)  // 0.626
+FORM(256, 176, 2, 4, 1, false, false, true)  // 1.017
+FORM(256, 152, 2, 4, 1, false, false, true)  // 1.017
+FORM(256, 136, 2, 4, 2, false, false, true)  // 1.029
+FORM(256, 96, 2, 5, 2, false, false, true)  // 0.978
+FORM(256, 16, 2, 6, 1, false, false, true)  // 1.087
+FORM(192, 80, 3, 6, 1, false, false, true)  // 1.031
+FORM(192, 32, 3, 8, 1, false, false, true)  // 1.003
+FORM(128, 248, 2, 4, 2, false, false, true)  // 1.070
+FORM(128, 224, 2, 5, 2, false, false, true)  // 1.039
+FORM(128, 208, 2, 5, 1, false, false, true)  // 0.994
+FORM(128, 168, 2, 6, 1, false, false, true)  // 0.986
+FORM(128, 160, 2, 6, 2, false, false, true)  // 1.025
+FORM(128, 136, 2, 6, 2, false, false, true)  // 1.017
+FORM(128, 112, 2, 7, 1, false, false, true)  // 1.058
+FORM(128, 96, 2, 8, 1, false, false, true)  // 1.061
+FORM(128, 96, 2, 8, 2, false, false, true)  // 1.070
+FORM(128, 80, 2, 8, 2, false, false, true)  // 1.079
+FORM(128, 64, 2, 8, 1, false, false, true)  // 1.050
+FORM(128, 64, 2, 8, 2, true, false, true)  // 1.159
+FORM(128, 48, 2, 8, 1, false, false, true)  // 1.063
+FORM(128, 32, 2, 11, 1, false, false, true)  // 0.931
+FORM(128, 16, 2, 12, 1, false, false, true)  // 0.905
+FORM(64, 96, 1, 11, 4, false, false, true)  // 1.195
+FORM(64, 48, 1, 16, 2, false, false, true)  // 1.071
+FORM(64, 48, 1, 16, 2, true, false, true)  // 1.076
+FORM(64, 32, 1, 9, 1, false, false, true)  // 0.849
+FORM(64, 16, 1, 11, 1, false, false, true)  // 0.797
+FORM(64, 16, 1, 16, 2, true, false, true)  // 1.045
+FORM(64, 8, 1, 12, 1, false, false, true)  // 0.782
