@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from kernelderby.rows.measurement import FLASHINFER_BENCH_EVENTS, Correctness, Measurement, Status
+from kernelderby.rows.measurement import FLASHINFER_BENCH_EVENTS, Correctness, Measurement, Place, Status, Timed
 
 WORKLOAD = {"uuid": "u1", "axes": {"rows": 2}, "inputs": {"x": {"type": "random"}}}
 
@@ -75,3 +75,17 @@ def test_a_check_goes_into_json_with_what_json_does_not_have():
     own = CheckResult("d", "s", "c", Status.WRONG_VALUES, "", found).to_json()["correctness"]
     assert own["max_absolute_error"] == "inf" and own["relative_error_norm"] == "nan"
     assert (own["max_relative_error"], own["matched_ratio"]) == (0.5, {"tight": 0.5})
+
+
+def test_a_record_never_changes_and_equals_what_says_the_same():
+    found = measurement(place=Place("a.jsonl", 3), times={"eager": Timed(8.0, ((8.0,),))})
+    for record, name in (
+        (found, "status"),
+        (found.correctness, "max_absolute_error"),
+        (found.place, "line"),
+        (found.times["eager"], "median_us"),
+    ):
+        with pytest.raises(AttributeError, match="immutable"):
+            setattr(record, name, 1)
+    assert measurement() == measurement(place=Place("b.jsonl", 9)) and measurement() != measurement(message="other")
+    assert measurement() != "other" and measurement() != measurement().to_trace()
