@@ -3,6 +3,7 @@ fail; compiled by nvcc; on a GPU at hot workloads."""
 
 import dataclasses
 import functools
+import os
 import shutil
 import sys
 import tempfile
@@ -124,7 +125,7 @@ def test_sequences_cut_into_segments(operator, length, monkeypatch):
 
 
 @pytest.mark.parametrize("in_place", [False, True])
-@pytest.mark.parametrize("tokens", [0, 1, 19])
+@pytest.mark.parametrize("tokens", [0, 1, 8])
 def test_token_by_token(tokens, in_place):
     verdict = solved(UPDATE, {**HEADS[UPDATE], "num_tokens": tokens}, in_place=in_place)
     assert verdict.status is Status.PASSED, verdict.message
@@ -166,10 +167,53 @@ def at_once_forgotten(inputs):
     inputs["a"].fill_(30)
 
 
+@pytest.mark.parametrize("tokens", [5, 130])  # token by token, and chunks
 @pytest.mark.parametrize("change", [one_key, no_correction, at_once_forgotten])
-def test_extreme_gates(change):
-    verdict = solved(UPDATE, {**HEADS[UPDATE], "num_tokens": 130}, change=change)
+def test_extreme_gates(change, tokens):
+    verdict = solved(UPDATE, {**HEADS[UPDATE], "num_tokens": tokens}, change=change)
     assert verdict.status is Status.PASSED, verdict.message
+
+
+@pytest.mark.parametrize("of_token", [0.0, -1e-4, -30.0])
+def test_extreme_decays_of_the_state_stage(of_token):
+    def change(inputs):  # sums from a chunk's start on; where nothing decays, corrections of full size would run away
+        inputs["w"] *= 0.25
+        tokens, heads = inputs["g"].shape
+        inputs["g"][:] = of_token * (torch.arange(tokens) % 64 + 1.0).unsqueeze(1)
+
+    verdict = solved(STATE, {**HEADS[STATE], "num_tokens": 150, "num_chunks": 3}, change=change)
+    assert verdict.status is Status.PASSED, verdict.message
+
+
+def nothing_forgotten(inputs):
+    inputs["a"].fill_(-40)
+
+
+def error_of_the_state(tokens):
+    """Root mean square of the last state's error, and of that state."""
+    definition, inputs, outputs = called(
+        UPDATE, {"num_q_heads": 1, "num_v_heads": 1, "num_tokens": tokens}, change=nothing_forgotten
+    )
+    with torch.no_grad():
+        _, expected = load_definition_module(definition).run(*inputs.values())
+    slot = inputs["initial_state_indices"].long()
+    return [float(x[slot].square().mean().sqrt()) for x in (outputs["final_state"] - expected, expected)]
+
+
+@pytest.mark.parametrize(
+    "tokens",
+    [
+        512,
+        pytest.param(
+            8192,
+            marks=pytest.mark.skipif("DERBY_TESTS_ALL" not in os.environ, reason="18 s: DERBY_TESTS_ALL=1"),
+        ),
+    ],
+)
+def test_the_error_does_not_grow_with_the_sequence(tokens):
+    early, _ = error_of_the_state(128)
+    late, size = error_of_the_state(tokens)
+    assert late < 1.5 * early and late < 0.006 * size
 
 
 MUTANTS = [
