@@ -77,6 +77,9 @@ def test_kernels_without_a_launch_are_told_once():
     for count in (0, 1234, 1234):
         profile.warn_unlinked(count)
     assert len(profile.warnings) == 1 and profile.warnings[0].startswith("1,234 kernels have no launch")
+    for count in (1, 2):
+        profile.warn_unlinked(count)
+    assert [each.partition(" no")[0] for each in profile.warnings[1:]] == ["1 kernel has", "2 kernels have"]
 
 
 def test_spans_without_launches():

@@ -177,7 +177,7 @@ def test_missing_or_odd_times_are_counted_too(tmp_path, start, end):
     profile = open_profile(tmp_path / "a.sqlite")
     assert [span.start_ns for span in profile.spans()] == [10]
     assert [(each.instances, each.total_ns) for each in profile.sums()] == [(1, 10)]
-    assert profile.warnings == ["1 GPU operations have no valid times and are left out"]
+    assert profile.warnings == ["left out: 1 GPU operation without valid times"]
 
 
 def test_kernels_without_times_are_left_out_and_counted(tmp_path):
@@ -189,7 +189,7 @@ def test_kernels_without_times_are_left_out_and_counted(tmp_path):
     profile = open_profile(tmp_path / "a.sqlite")
     assert [span.start_ns for span in profile.spans()] == [0, 5]
     assert profile.sums()[0].total_ns == 7
-    assert profile.warnings == ["2 GPU operations have no valid times and are left out"]
+    assert profile.warnings == ["left out: 2 GPU operations without valid times"]
 
 
 def test_diagnostics_of_nsys_are_passed_on(tmp_path):

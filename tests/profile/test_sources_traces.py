@@ -88,7 +88,7 @@ def test_dispatches_of_rocprof(tmp_path):
     path.write_text(DISPATCHED + COPIED)
     profile = open_profile(path)
     assert (profile.form, profile.gpu) == ("rocprof trace, CSV", None)
-    assert profile.warnings == ["1 GPU operations have no valid times and are left out"]
+    assert profile.warnings == ["left out: 1 GPU operation without valid times"]
     assert [
         (span.kind, span.name, span.start_ns, span.end_ns, span.device, span.stream) for span in profile.spans()
     ] == [
@@ -212,7 +212,7 @@ def test_json_of_rocprofv3_with_odd_values(tmp_path):
     path.write_text(_of_rocprofv3([_dispatch(None, 5), _dispatch([1], {}), _dispatch(-4, 5), _dispatch(5, 10**70), 7]))
     profile = open_profile(path)
     assert [span.name for span in profile.spans()] == ["[CUDA memcpy Host-to-Device]"]
-    assert profile.warnings == ["4 GPU operations have no valid times and are left out"]
+    assert profile.warnings == ["left out: 4 GPU operations without valid times"]
     path.write_text(path.read_text().replace('"end_timestamp": 5', '"end_timestamp": ' + 5000 * "9"))
     with pytest.raises(DerbyError, match="a number of thousands of digits"):
         open_profile(path)
@@ -242,7 +242,7 @@ def test_what_others_write_is_named(tmp_path, text, told):
 def test_a_number_of_rocprof_beyond_any(tmp_path):
     path = tmp_path / "results.csv"
     path.write_text(DISPATCHED + DISPATCHED.splitlines()[1].replace("4600", 5000 * "9") + "\n")
-    assert open_profile(path).warnings == ["2 GPU operations have no valid times and are left out"]
+    assert open_profile(path).warnings == ["left out: 2 GPU operations without valid times"]
 
 
 _LAUNCH = (

@@ -92,7 +92,7 @@ class RocprofProfile(Profile):
         self._dispatches.clear()
         self._spans.sort(key=lambda span: (span.start_ns, span.end_ns))
         if self._untimed:
-            self.warnings.append(f"{self._untimed:,} GPU operations have no valid times and are left out")
+            self.warnings.append(f"left out: {counted(self._untimed, 'GPU operation')} without valid times")
 
 
 class Dispatch:

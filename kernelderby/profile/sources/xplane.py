@@ -17,6 +17,7 @@ from pathlib import Path
 from kernelderby.errors import DerbyError
 from kernelderby.profile.sources.operations import operation
 from kernelderby.profile.spans import KernelSum, Profile, Span, SpanKind, sum_spans
+from kernelderby.store.counts import counted
 from kernelderby.store.files import unpacked
 
 MEND = "record it again with jax.profiler.trace(...)"
@@ -67,7 +68,7 @@ def open_xplane(path: Path, packed: bool = False) -> XplaneProfile:
         raise DerbyError(f"{path}: no GPU work in it (it has {there}); {MEND} on a GPU")
     profile = XplaneProfile(path, None, spans)
     if untimed:
-        profile.warnings.append(f"{untimed:,} GPU operations have no valid times and are left out")
+        profile.warnings.append(f"left out: {counted(untimed, 'GPU operation')} without valid times")
     return profile
 
 

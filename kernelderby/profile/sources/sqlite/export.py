@@ -202,7 +202,7 @@ class SqliteProfile(Profile):
             ).fetchall()
         sums = [ApiSum(_api_name(as_text(name)), calls, total) for name, calls, total in rows if calls]
         if untimed:
-            warning = f"{untimed:,} CUDA API calls have no valid times and are left out"
+            warning = f"left out: {counted(untimed, 'CUDA API call')} without valid times"
             self.warnings.extend([] if warning in self.warnings else [warning])
         if len({each.name for each in sums}) < len(sums):
             warning = "API times count some calls twice: the export has a row for the call and one inside it"
@@ -336,7 +336,7 @@ def _warnings(connection: sqlite3.Connection, schema: Schema, dropped: int) -> I
             "profile again with --cuda-graph-trace=node"
         )
     if dropped:
-        yield f"{dropped:,} GPU operations have no valid times and are left out"
+        yield f"left out: {counted(dropped, 'GPU operation')} without valid times"
     if schema.table(NVTX) and not schema.table(RUNTIME):
         yield "the export has NVTX ranges but no CUDA API calls, so no kernel can be put into a range"
     diagnostics = schema.table("DIAGNOSTIC_EVENT")
