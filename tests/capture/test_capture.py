@@ -432,7 +432,7 @@ def test_captures_of_several_sizes_are_never_guessed(take):
     replay = Trace()
     replay.replay((GEMM, 5), ("rms", 2), (GEMM, 5), ("rms", 2))
     found = take(replay, captured_trace([8, 16], named=False))
-    assert found.joined_ns == 0 and any("fit several captures" in each for each in found.warnings)
+    assert found.joined_ns == 0 and any("fits several captures" in each for each in found.warnings)
 
 
 def test_a_replay_with_a_kernel_more_is_joined_by_names(take):
@@ -484,7 +484,7 @@ def test_another_models_capture_is_no_match(take):
     replay = Trace()
     replay.replay(("a", 1), ("b", 1), ("c", 1), ("d", 1))
     found = take(replay, captured_trace([8]))
-    assert found.joined_ns == 0 and any("fit no capture" in each for each in found.warnings)
+    assert found.joined_ns == 0 and any("fits no capture" in each for each in found.warnings)
 
 
 # ---------- what has no launch
