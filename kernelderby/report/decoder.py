@@ -69,12 +69,12 @@ def _report(title: str, where: str, cells: Sequence[CellLike]) -> Report:
         if where != "CPU"
         else "On a CPU: the times mean nothing; the logits were compared.",
         "Libraries: the fastest installed library of each operator. Compile: torch.compile around its attention and "
-        "experts. Predicted before the winners ran: the libraries' time of each operator, by the recorded ratios.",
+        "experts. Predicted: from recorded rows, before the winners ran.",
         f"Largest difference of a logit to the libraries': {max(_differences(cells), default=0):.2g} of the largest "
         "logit.",
     ]
     unknown = dict.fromkeys(each for cell in cells for each in cell.unknown)
-    notes = [f"{each}: no recorded time, so nothing is predicted of it" for each in unknown]
+    notes = [f"{each}: no shape measured nearby, so nothing is predicted of it" for each in unknown]
     return Report(title, tuple(facts), tuple(tables), tuple(notes))
 
 

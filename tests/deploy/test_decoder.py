@@ -6,7 +6,6 @@ pytest.importorskip("torch")
 
 import torch
 
-from kernelderby.deploy.runtime.selector import Selector
 from kernelderby.errors import DerbyError
 from kernelderby.measure.decoder import bench, variants
 from kernelderby.measure.decoder.latent_layers import LatentDecoder, LatentSizes, plain_latent_attention
@@ -94,33 +93,18 @@ def test_calls_have_the_axes_of_their_operators(package):
 
 
 class Winners:
-    """Of one operator with two measured shapes: ours is 4 times as fast at 16 tokens, and as fast at 64."""
+    """A package's tables, of one operator with one measured shape of 16 tokens."""
 
     def __init__(self):
-        kinds = {"ours": {"kind": "own"}, "theirs": {"kind": "library"}}
-        points = [[[16], [1.0, 4.0]], [[64], [5.0, 5.0]]]
-        selector = Selector({"axes": ["num_tokens"], "solutions": kinds, "points": points})
-        self.OPERATORS = {"norm": type("O", (), {"selector": selector})}
+        selector = type("S", (), {"axes": ("num_tokens",), "kinds": {"ours": "own", "theirs": "library"}})
+        about = {"points": [[[16], [1.0, 3.0]]]}
+        self.OPERATORS = {"norm": type("O", (), {"selector": selector, "about": about})}
 
 
-def test_the_prediction_takes_the_libraries_time_by_the_recorded_ratio():
-    """At 16 tokens the shape at 64, 2 octaves off, counts a quarter: 2 octaves of ratio become 2 / 1.25 = 1.6."""
-    us = {("norm", (16,)): 80.0, ("norm", (32,)): 10.0, ("norm", (5000,)): 7.0, ("gate", ()): 5.0}
-    saved, unknown = variants.predicted_saving(Winners(), us)
-    assert saved == pytest.approx(80 * (1 - 2**-1.6) + 10 * (1 - 2**-1.0))
-    assert unknown == ["norm at num_tokens 5000", "gate, which the package does not have: plain torch in every variant"]
-
-
-def test_a_steps_calls_are_noted_with_their_sizes(package):
-    decoder = Decoder(DENSE, DECODE, CPU)
-    with torch.no_grad():
-        calls = variants.calls_in_a_step(package, decoder, variants.of_package(package, names(decoder)))
-    expected = {}
-    for name, axes, count in variants.calls_of(decoder):
-        sizes = tuple(axes[axis] for axis in package.OPERATORS[name].selector.axes)
-        expected[name, sizes] = expected.get((name, sizes), 0) + count
-    expected["fused_add_rms_norm", (3, 64)] += 1  # the last norm
-    assert {call: len(given) for call, given in calls.items()} == expected
+def test_the_prediction_is_of_the_nearest_measured_shape_and_says_what_is_unknown():
+    calls = [("norm", {"num_tokens": 16}, 10), ("norm", {"num_tokens": 24}, 1), ("norm", {"num_tokens": 64}, 5)]
+    saved, unknown = variants.predicted_saving(Winners(), calls, bench.nearest_times)
+    assert saved == pytest.approx(11 * 2.0) and unknown == ["norm at num_tokens 64"]
 
 
 def test_a_cell_has_times_of_each_variant_and_predicts_nothing_on_a_cpu(package, monkeypatch):

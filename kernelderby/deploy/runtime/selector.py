@@ -52,13 +52,9 @@ class Selector:
 
     def expected(self, sizes: Sequence[int], names: Collection[str]) -> list[str]:
         """These solutions by the loss that is expected of each, the least one first, wherever the shape lies."""
-        losses = self.losses(sizes, names)
-        return sorted(losses, key=lambda name: (losses[name], name))
-
-    def losses(self, sizes: Sequence[int], names: Collection[str]) -> dict[str, float]:
-        """The loss that is expected of each of these solutions to the fastest one, as log2 of their times' ratio."""
         weights = [2.0 ** -_octaves(sizes, point) for point, _ in self.points]
-        return {name: self._expected(name, weights) for name in self.kinds if name in names}
+        losses = {name: self._expected(name, weights) for name in self.kinds if name in names}
+        return sorted(losses, key=lambda name: (losses[name], name))
 
     def _expected(self, name: str, weights: Sequence[float]) -> float:
         total = loss = 0.0

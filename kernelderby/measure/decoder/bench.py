@@ -6,6 +6,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import log2
 from typing import Any
 
 import torch
@@ -13,24 +14,17 @@ import torch
 from kernelderby.errors import DerbyError
 from kernelderby.measure.decoder.latent_layers import LatentDecoder, LatentSizes
 from kernelderby.measure.decoder.layers import Decoder, DecoderSizes, StepLoad
-from kernelderby.measure.decoder.variants import (
-    Call,
-    calls_in_a_step,
-    calls_of,
-    of_package,
-    package,
-    plain,
-    predicted_saving,
-)
+from kernelderby.measure.decoder.variants import calls_of, of_package, package, plain, predicted_saving
 
 VARIANTS = ("libraries", "compile", "winners")
 OFF = "without "
+NEAR = 1.0  # octaves, all sizes together, between a call and the measured shape that stands for it
 
 
 @dataclass(frozen=True, slots=True)
 class DecoderCell:
-    """step_us: variant -> median time of a step. predicted_us: of the winners, from the libraries' measured step,
-    their measured operators and the recorded ratios, before the winners ran. unknown: calls that no row is of.
+    """step_us: variant -> median time of a step. predicted_us: of the winners, from the libraries' measured step and
+    the recorded times, worked out before the winners ran. unknown: operators without a recorded shape near.
     difference: variant -> the largest difference of a logit to the libraries', over the largest logit. eager_us:
     variant -> the same step launched by the host, without a graph. gains_us: operator -> how much longer the winners'
     step takes with that operator left to the libraries."""
@@ -66,10 +60,10 @@ def bench(
 def _cell(winners: Any, decoder: Decoder, rounds: int, compiles: bool) -> DecoderCell:
     names = [name for name in VARIANTS if compiles or name != "compile"]
     calls = calls_of(decoder)
+    saved, unknown = predicted_saving(winners, calls, nearest_times)
     is_gpu = decoder.device.type == "cuda"
     switched_off = {f"{OFF}{name}": name for name in dict.fromkeys(each[0] for each in calls)} if is_gpu else {}
     with torch.no_grad():
-        saved, unknown = predicted_saving(winners, _library_us(winners, decoder, rounds))
         eager = {name: _step(winners, name, decoder) for name in names}
         ready = {name: _captured(run) for name, run in eager.items()} if is_gpu else eager
         logits = {name: run().float().clone() for name, run in ready.items()}
@@ -100,26 +94,15 @@ def _medians(runs: dict[str, Callable[[], torch.Tensor]], device: torch.device, 
     return {name: statistics.median(own) for name, own in times.items()}
 
 
-def _library_us(winners: Any, decoder: Decoder, rounds: int) -> dict[Call, float]:
-    """What the libraries take for all calls of a step that are of one operator and of the same sizes, in a graph of
-    nothing else; 0 without a GPU."""
-    operators = of_package(winners, {each[0] for each in calls_of(decoder)})
-    with winners.only("library", "plain"):
-        calls = calls_in_a_step(winners, decoder, operators)
-        if decoder.device.type != "cuda":
-            return dict.fromkeys(calls, 0.0)
-
-        def all_of(name: str, given: list[tuple[Any, ...]]) -> Callable[[], torch.Tensor]:
-            def run() -> torch.Tensor:
-                for each in given:
-                    operators[name](*each)
-                return decoder.hidden
-
-            return run
-
-        graphs = {f"{call}": _captured(all_of(call[0], given)) for call, given in calls.items()}
-        us = _medians(graphs, decoder.device, rounds)
-    return {call: us[f"{call}"] for call in calls}
+def nearest_times(operator: Any, shape: tuple[int, ...]) -> dict[str, float] | None:
+    """Solution -> recorded us at the measured shape that is nearest; None where none is within NEAR."""
+    names = list(operator.selector.kinds)
+    found = [
+        (sum(abs(log2(max(one, 1) / max(other, 1))) for one, other in zip(shape, sizes, strict=True)), times)
+        for sizes, times in operator.about["points"]
+    ]
+    octaves, times = min(found, key=lambda each: each[0], default=(NEAR + 1, []))
+    return {name: us for name, us in zip(names, times, strict=True) if us is not None} if octaves <= NEAR else None
 
 
 def _step(winners: Any, name: str, decoder: Decoder, off: str | None = None) -> Callable[[], torch.Tensor]:

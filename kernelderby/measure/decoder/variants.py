@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Mapping
-from math import inf
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -15,7 +14,6 @@ from kernelderby.measure.decoder.latent_layers import GROUP, LatentDecoder, plai
 from kernelderby.measure.decoder.layers import Decoder, Operators
 
 PACKAGE = "kernelderby_winners"
-Call = tuple[str, tuple[int, ...]]
 PLAIN: Operators = {"mla_paged_decode_attention": plain_latent_attention}  # where the package has none, in all variants
 INSTEAD = {"fused_moe_bf16": "fused_moe", "block_scaled_mm_bf16": "block_scaled_mm"}  # and a cast
 
@@ -158,42 +156,22 @@ def _latent_calls(decoder: LatentDecoder) -> list[tuple[str, dict[str, int], int
     return [(name, axes, count * sizes.layers) for name, axes, count in calls]
 
 
-def calls_in_a_step(winners: Any, decoder: Decoder, operators: Operators) -> dict[Call, list[tuple[Any, ...]]]:
-    """(operator, sizes of its axes) -> the arguments of each of its calls. Sizes are empty where the package does not
-    have the operator."""
-    found: dict[Call, list[tuple[Any, ...]]] = {}
-
-    def noting(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        operator = winners.OPERATORS.get(served_name(winners, name))
-
-        def noted(*given: Any) -> Any:
-            sizes = operator.sizes(given) if operator else {}
-            axes = operator.selector.axes if operator else ()
-            found.setdefault((name, tuple(sizes[axis] for axis in axes)), []).append(given)
-            return call(*given)
-
-        return noted
-
-    decoder.step({name: noting(name, call) for name, call in operators.items()})
-    return found
-
-
-def predicted_saving(winners: Any, library_us: Mapping[Call, float]) -> tuple[float, list[str]]:
-    """(us of a step that the package saves beside its libraries, calls that no recorded time is of, which count as
-    nothing saved). library_us: what the libraries take for all calls of a kind, as measured. The recorded shapes tell
-    how much faster the package's choice is: the mean of log2 of the times' ratio, weighted as the choice itself."""
+def predicted_saving(
+    winners: Any, calls: Iterable[tuple[str, dict[str, int], int]], near: Callable[[Any, tuple[int, ...]], Any]
+) -> tuple[float, list[str]]:
+    """(us of a step that the package saves beside its libraries, by the recorded times at the nearest measured shape;
+    operators without a shape near enough, which count as nothing saved). near: of bench.py."""
     saved, unknown = 0.0, []
-    for (name, sizes), us in library_us.items():
+    for name, axes, count in calls:
         operator = winners.OPERATORS.get(served_name(winners, name))
         if operator is None:
             unknown.append(f"{name}, which the package does not have: plain torch in every variant")
             continue
-        selector = operator.selector
-        libraries = [each for each, kind in selector.kinds.items() if kind == "library"]
-        losses = selector.losses(sizes, selector.kinds) if selector.points and selector.inside(sizes) else {}
-        library = min((losses[each] for each in libraries if each in losses), default=inf)
-        if library == inf:
-            unknown.append(f"{name} at {', '.join(map(' '.join, zip(selector.axes, map(str, sizes), strict=True)))}")
+        times = near(operator, tuple(axes[axis] for axis in operator.selector.axes))
+        kinds = operator.selector.kinds
+        libraries = [us for each, us in (times or {}).items() if kinds[each] == "library"]
+        if not libraries:
+            unknown.append(f"{name} at {', '.join(f'{axis} {size}' for axis, size in axes.items())}")
             continue
-        saved += us * (1 - 2 ** -(library - min(losses.values())))
+        saved += count * (min(libraries) - min(times.values()))
     return saved, unknown
