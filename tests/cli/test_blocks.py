@@ -32,7 +32,7 @@ def test_a_block_is_what_its_command_prints(derby, monkeypatch, page, words):
 
 def test_there_are_blocks_to_check():
     fresh = [words for _, words in BLOCKS if RECORDED not in words]
-    assert len(fresh) >= 6 and {"rank", "roofline", "profile"} == {words.split()[0] for words in fresh}
+    assert len(fresh) >= 6 and {"rank", "roofline", "profile", "field"} == {words.split()[0] for words in fresh}
 
 
 def page_with(tmp_path, *markers):
