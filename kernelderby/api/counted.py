@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from kernelderby.catalog import Catalog, Solution, Workload, published
-from kernelderby.catalog.selection import by_leg, by_origin, is_named, of_origin, select_workloads
+from kernelderby.catalog.selection import by_leg, by_origin, of_origin, select_in_each
 from kernelderby.errors import DerbyError
 from kernelderby.rank.by_importance import ImportanceRanking, rank_by_importance
 from kernelderby.roofline.recorded import Recorded
 from kernelderby.rows.measurement import Measurement
-from kernelderby.store.counts import counted
 
 
 def ranked_by_importance(
@@ -54,15 +53,4 @@ def chosen_of(
     origin, and for a word that names none in any."""
     catalog.check_origins(origins)
     found = {name: of_origin(workloads, origins) for name, workloads in known.items()}
-    if len(found) == 1:
-        return {name: select_workloads(workloads, words) for name, workloads in found.items()}
-    for word in words:
-        if not any(is_named(workload, word) for workloads in found.values() for workload in workloads):
-            raise DerbyError(
-                f"--workloads: no workload {word!r} in any of {counted(len(found), 'definition')}; `derby show` "
-                "lists them"
-            )
-    return {
-        name: [workload for workload in workloads if not words or any(is_named(workload, word) for word in words)]
-        for name, workloads in found.items()
-    }
+    return select_in_each(found, words)

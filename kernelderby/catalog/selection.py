@@ -9,6 +9,7 @@ from itertools import combinations
 from kernelderby.catalog.model import Workload
 from kernelderby.catalog.workloads import FRESH, MODELS
 from kernelderby.errors import DerbyError
+from kernelderby.store.counts import counted
 
 _NAMED = 4  # workloads in one message
 SCORED = ("survey", "contest")  # origins of published shapes
@@ -77,6 +78,23 @@ def select_workloads(workloads: Sequence[Workload], wanted: Iterable[str]) -> li
             )
         chosen |= named
     return [workload for workload in workloads if not wanted or workload.uuid in chosen]
+
+
+def select_in_each(known: Mapping[str, Sequence[Workload]], wanted: Sequence[str]) -> dict[str, list[Workload]]:
+    """Definition -> its workloads that any of the words names; all without words. DerbyError for a word that names
+    none in any of them."""
+    if len(known) == 1:
+        return {name: select_workloads(workloads, wanted) for name, workloads in known.items()}
+    for word in wanted:
+        if not any(is_named(workload, word) for workloads in known.values() for workload in workloads):
+            raise DerbyError(
+                f"--workloads: no workload {word!r} in any of {counted(len(known), 'definition')}; `derby show` "
+                "lists them"
+            )
+    return {
+        name: [each for each in workloads if not wanted or any(is_named(each, word) for word in wanted)]
+        for name, workloads in known.items()
+    }
 
 
 def of_origin(workloads: Sequence[Workload], origins: Collection[str]) -> list[Workload]:

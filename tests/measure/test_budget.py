@@ -6,10 +6,13 @@ import pytest
 from measuring import CPU
 
 from kernelderby.catalog import Catalog
+from kernelderby.errors import DerbyError
+from kernelderby.measure.machine.probe import Machine
 from kernelderby.measure.run.budget import in_time
 from kernelderby.measure.run.observer import Observer
 from kernelderby.measure.run.plan import Settings, make_plan
 from kernelderby.measure.run.runner import Runner
+from kernelderby.measure.wire.replies import GpuSeen
 
 IMPORTANCE = {"attention": 30.0, "norm": 10.0, "rope": 2.0}
 
@@ -93,3 +96,20 @@ def test_a_run_stops_when_its_time_is_over_and_says_what_is_left(misbehaviours, 
         assert len(found) < 2 and any("the time is over: " in note for note in notes)
     again = make_plan(Catalog.open(misbehaviours), CPU, settings, ["honest"])
     assert again.pairs == 2 - len(found)
+
+
+def test_workloads_may_be_named_across_operators(checkout, monkeypatch):
+    """And before any library is tried."""
+    catalog = Catalog.open(checkout)
+    machine = Machine("cuda", GpuSeen("NVIDIA H200", "9.0"), protocol="cupti-graph-eager-2")
+    names = ["rms_norm", "topk_filter"]
+    words = [catalog.workloads(name)[0].uuid for name in names]
+    solutions = [f"{name}_baseline" for name in names]
+    monkeypatch.setattr("kernelderby.measure.run.plan.why_not", lambda *_: None)
+    monkeypatch.setattr("kernelderby.measure.run.plan.try_modules", lambda *_: None)
+    plan = make_plan(catalog, machine, Settings(again=True), solutions, names, words)
+    assert {(job.definition.name, job.workload.uuid) for job in plan.jobs} == set(zip(names, words, strict=True))
+    assert len(make_plan(catalog, machine, Settings(again=True), solutions, names, words[:1]).jobs) == 1
+    monkeypatch.setattr("kernelderby.measure.run.plan.try_modules", lambda *_: pytest.fail("imports first"))
+    with pytest.raises(DerbyError, match="no workload 'ffffffff' in any of 2 definitions"):
+        make_plan(catalog, machine, Settings(), solutions, names, [*words, "ffffffff"])

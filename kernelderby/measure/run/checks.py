@@ -6,7 +6,7 @@ import hashlib
 import math
 import os
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from kernelderby.catalog import Catalog, Definition, Solution
-from kernelderby.catalog.selection import of_origin, select_workloads
+from kernelderby.catalog import Catalog, Definition, Solution, Workload
+from kernelderby.catalog.selection import of_origin, select_in_each
 from kernelderby.catalog.workloads import tensor_bytes
 from kernelderby.errors import DerbyError
 from kernelderby.measure.clock.graphs import NotCapturable
@@ -124,7 +124,10 @@ def plan_checks(
     if fresh:
         cases, broken = _of_each(checked, lambda each: _fresh_cases(catalog, each, fresh, secret, machine))
     elif machine.device == "cuda":
-        cases = {each.name: _full_cases(catalog, each, workloads, seeds, origins) for each in checked}
+        named = {one.definition for one in chosen}
+        own = {each.name: of_origin(catalog.workloads(each.name), origins) for each in wanted if each.name in named}
+        listed = select_in_each({name: found for name, found in own.items() if found or not origins}, list(workloads))
+        cases = {each.name: _full_cases(each, listed.get(each.name, ()), seeds) for each in checked}
         broken = {}
     else:
         cases, broken = _of_each(checked, lambda each: _cases_of(catalog, each, seeds))
@@ -132,11 +135,7 @@ def plan_checks(
     return CheckPlan(tuple(jobs), skipped, broken)
 
 
-def _full_cases(
-    catalog: Catalog, definition: Definition, workloads: Iterable[str], seeds: int, origins: Collection[str]
-) -> tuple[Case, ...]:
-    own = of_origin(catalog.workloads(definition.name), origins)
-    chosen = select_workloads(own, workloads) if own or not origins else []
+def _full_cases(definition: Definition, chosen: Sequence[Workload], seeds: int) -> tuple[Case, ...]:
     return tuple(case_of_workload(definition, workload, offset) for workload in chosen for offset in range(seeds))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kernelderby.catalog import Catalog, Definition, Solution, Workload
-from kernelderby.catalog.selection import of_origin, select_workloads
+from kernelderby.catalog.selection import of_origin, select_in_each
 from kernelderby.errors import DerbyError
 from kernelderby.measure.judge.secret import drawn
 from kernelderby.measure.machine.probe import Machine
@@ -86,6 +86,7 @@ def make_plan(
     """skipped: what the machine cannot run and why, where it is another one than this; looked up here without it.
     What is to be measured. Without names: everything. fresh: of each definition the shapes instead of the listed
     ones, or beside those of the origins. DerbyError for a name that does not exist."""
+    workloads = list(workloads)
     if fresh is not None and workloads:
         raise DerbyError("--fresh: draws shapes that no file holds; leave out --workloads")
     catalog.check_origins(origins)
@@ -98,6 +99,14 @@ def make_plan(
     lines: dict[str, int] = {}
     tries: dict[Key, int] = {}
     settled = 0
+    named = {one.definition for one in chosen}
+    own = {
+        each.name: of_origin(catalog.workloads(each.name), origins) if fresh is None or origins else []
+        for each in wanted
+        if each.name in named
+    }
+    any_listed = not (origins or fresh)
+    listed = select_in_each({name: found for name, found in own.items() if found or any_listed}, workloads)
     if skipped is None:
         if machine.gpu is not None:
             try_modules(chosen)
@@ -113,10 +122,8 @@ def make_plan(
         of_rows = tries_of((row for row in rows if not settings.this_gpu or _is_of(row, machine)), racers)
         known = {key for key, tried in of_rows.items() if tried is None or tried >= TRIES}
         tries |= {key: tried for key, tried in of_rows.items() if tried is not None}
-        own = of_origin(catalog.workloads(definition.name), origins) if fresh is None or origins else []
-        listed = select_workloads(own, workloads) if own or not (origins or fresh) else []
         # The least work first: a run that is stopped has measured the most shapes.
-        for workload in sorted([*listed, *(fresh or {}).get(definition.name, ())], key=_work):
+        for workload in sorted([*listed.get(definition.name, ()), *(fresh or {}).get(definition.name, ())], key=_work):
             missing = [
                 one
                 for one in racers
