@@ -9,10 +9,13 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
+import torch
+
 from kernelderby.catalog import Definition
 from kernelderby.measure.judge.correctness import Outputs, reference_outputs
 
 _KEPT_BYTES = 1 << 30
+_OF_MEMORY = 64  # and no more than this part of a GPU's
 
 
 class References:
@@ -34,10 +37,10 @@ class References:
             return self._kept[contents]
         start = time.monotonic()
         found = reference_outputs(definition, module, inputs)
-        nbytes = sum(tensor.nbytes for tensor in found.values())
-        while self._kept and self._nbytes + nbytes > _KEPT_BYTES:
+        nbytes, most = sum(tensor.nbytes for tensor in found.values()), _most_bytes(next(iter(found.values())).device)
+        while self._kept and self._nbytes + nbytes > most:
             self._nbytes -= sum(tensor.nbytes for tensor in self._kept.pop(next(iter(self._kept))).values())
-        if nbytes <= _KEPT_BYTES:
+        if nbytes <= most:
             self._kept[contents] = {name: tensor.clone() for name, tensor in found.items()}
             self._nbytes += nbytes
         self.seconds = time.monotonic() - start
@@ -54,3 +57,9 @@ class References:
     def redraw(self) -> None:
         """Once somebody is out: another solution could see that, and know of a call that is compared."""
         self._token = secrets.token_hex(16)
+
+
+def _most_bytes(device: torch.device) -> int:
+    if device.type != "cuda":
+        return _KEPT_BYTES
+    return min(_KEPT_BYTES, int(torch.cuda.get_device_properties(device).total_memory) // _OF_MEMORY)
