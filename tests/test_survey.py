@@ -264,7 +264,7 @@ def test_a_workload_without_cost(derby, small_set):
     path = small_set / f"workloads/toy/{D}.jsonl"
     path.write_text(path.read_text().replace('"cost"', '"costs"'))
     code, _, err = derby("roofline", "--root", small_set)
-    assert code == 0 and err.count("\n") == 1 and "cost and of 1 others: is missing; run derby pack" in err
+    assert code == 0 and err.count("\n") == 1 and "cost and of 1 other: is missing; run derby pack" in err
 
 
 def test_picture(derby, published_set, tmp_path):

@@ -152,7 +152,7 @@ def test_rows_of_what_launches_the_same_keep_their_graph_times(recorded, small_s
     recorded("return (rows,)", f"return (rows + 1 * (rows == {other}),)")
     assert not Catalog.open(small_set).solution("toy_triton").has_kernels(before.hash)
     code, out, _ = derby("certify", "toy_triton", "--launches", "--root", small_set)
-    assert code == 0 and "the same on 1 of 1 recorded workloads" in out
+    assert code == 0 and "the same on 1 of 1 recorded workload" in out
     now = Catalog.open(small_set).solution("toy_triton")
     assert [now.has_kernels(before.hash, each.uuid) for each in catalog.workloads(D)].count(True) == 1
 

@@ -14,7 +14,7 @@ struct Call {
 };
 
 template <class E, class F>
-cudaError_t start(const Call& call) {
+static cudaError_t start(const Call& call) {  // static: its own in each library
     static_assert((sizeof(Shared<F>) + 1024) * F::RESIDENT <= 228 * 1024, "what the CTAs of a multiprocessor can have");
     CUtensorMap a_map, b_map, out_map, multiplier_map;
     constexpr CUtensorMapDataType BF16 = CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
@@ -47,7 +47,7 @@ cudaError_t start(const Call& call) {
 
 // form: its number in dense_forms.cuh.
 template <class E>
-cudaError_t start_form(int form, const Call& call) {
+static cudaError_t start_form(int form, const Call& call) {
     static cudaError_t (*const starts[])(const Call&) = {
 #define FORM(...) start<E, Form<__VA_ARGS__>>,
 #include "dense_forms.cuh"
