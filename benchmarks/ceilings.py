@@ -106,7 +106,7 @@ class Watch:
 
 
 def measure(way: Way, sensors: Sensors) -> Result:
-    """At least 10 launches and way.seconds of them. What goes wrong becomes the result's problem."""
+    """At least 10 launches and way.seconds of them. A failure becomes the result's problem."""
     result = Result(way.kind, way.name, way.work)
     try:
         way.prepare()

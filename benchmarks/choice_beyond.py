@@ -19,7 +19,7 @@ from kernelderby.deploy.runtime.selector import Selector
 from kernelderby.deploy.winners import TimedShape, Winners, winners
 
 LEAST = 3  # shapes that choose
-MOST = 8  # octaves: the last row holds all beyond
+MOST = 17  # octaves: the last row holds all beyond
 
 
 def main() -> None:

@@ -30,7 +30,7 @@ from kernelderby.measure.judge.definition import load_definition_module
 from kernelderby.measure.judge.inputs import InputMaker
 from kernelderby.measure.worker.build import load_solution
 from kernelderby.measure.worker.candidate import Candidate
-from kernelderby.measure.worker.local import local_check, local_race
+from kernelderby.measure.worker.hands import local_check, local_race
 from kernelderby.rows.measurement import Status
 
 CHECKOUT = Path(__file__).resolve().parent.parent
@@ -80,7 +80,7 @@ def compare(
             turn = race.turn(number, iterations)
             if turn.verdict.status is not Status.PASSED:
                 raise DerbyError(f"{name}: {maker.case.label}: {turn.verdict.status}: {turn.verdict.message}")
-            medians[name].append(statistics.median(turn.samples_us))
+            medians[name].append(statistics.median(turn.eager.spans_us))
     return medians
 
 

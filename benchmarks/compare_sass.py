@@ -96,7 +96,8 @@ def difference(one: Kernel, other: Kernel) -> tuple[bool, str]:
 
 
 def compare(first: dict[str, Kernel], second: dict[str, Kernel]) -> list[tuple[bool, str]]:
-    """A line a kernel, as difference() gives them. Kernels are paired by name, what is left over by instructions."""
+    """A line for each kernel, as difference() gives them. Kernels are paired by name, the remaining ones by
+    instructions."""
     lines = [(*difference(first[name], second[name]), name) for name in first if name in second]
     left = {name: kernel for name, kernel in second.items() if name not in first}
     for name in [name for name in first if name not in second]:

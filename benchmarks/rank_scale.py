@@ -70,7 +70,7 @@ def _make_operator(folder: Path, workloads: Path, solutions: int, sessions: int,
 
 
 def _least_us(cost: dict) -> float:
-    """What a GPU of 1e15 flops and 4e12 bytes a second needs for the work of a shape."""
+    """The time that a GPU of 1e15 flops and 4e12 bytes a second needs for the work of a shape."""
     moved = cost.get("bytes_read", 0) + cost.get("bytes_written", 0)
     return max(sum(cost.get("flops", {}).values()) / 1e15, moved / 4e12) * 1e6
 
@@ -110,19 +110,12 @@ def _draw_row(row: dict, typical_us: float, draw: np.random.Generator, samples: 
     own, times = row["measurement"], {}
     for kind, share in _KINDS.items():
         of_kind = np.round(spans * share, 3)
-        times[kind] = {
-            "median_us": round(float(np.median(of_kind)), 3),
-            "samples_us": of_kind.tolist(),
-        }
+        times[kind] = {"median_us": round(float(np.median(of_kind)), 3), "samples_us": of_kind.tolist()}
     eager_us = times["eager"]["median_us"]
     own |= {"times": times, "latency_us": eager_us, "reference_latency_us": eager_us}
     own |= {"wall_us": round(eager_us * _WALL, 3), "host_us": round(eager_us * _HOST, 3)}
     own_ms = eager_us / 1e3
-    row["evaluation"]["performance"] = {
-        "latency_ms": own_ms,
-        "reference_latency_ms": own_ms,
-        "speedup_factor": 1.0,
-    }
+    row["evaluation"]["performance"] = {"latency_ms": own_ms, "reference_latency_ms": own_ms, "speedup_factor": 1.0}
 
 
 def _write(path: Path, text: str) -> None:

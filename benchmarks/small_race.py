@@ -168,7 +168,8 @@ def lead_text(shapes: Sequence[Shape], kind: str) -> str:
 
 
 def reach_text(shapes: Sequence[Shape]) -> str:
-    """What a kernel at its floor on every shape would have over the best rival: a bound of what can be gained."""
+    """The lead that a kernel at its floor on every shape would have over the best rival: a bound of the possible
+    gain."""
     known = [shape.best["graph"] / floor_us(shape.bytes_needed) for shape in shapes if shape.lead() is not None]
     return factor(geomean(known)) if known else "-"
 

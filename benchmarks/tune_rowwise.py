@@ -127,7 +127,8 @@ def accesses(one: Config, operator: str, columns: int) -> float:
 
 
 def programs(one: Config, operator: str, rows: int, columns: int) -> list[int]:
-    """per_sm worth trying: as many as registers allow, parts of it, and what makes two or three rounds."""
+    """Values of per_sm worth trying: as many as registers allow, parts of that, and the numbers that make two or
+    three rounds."""
     fitting = max(1, int(min(64, 2048 / (28 + 10 * max(HELD[operator], 2) * accesses(one, operator, columns)))))
     full = max(1, fitting // one["warps"])
     tiles = math.ceil(rows / one["rows"]) * (1 if HELD[operator] else columns // one["chunk"])
@@ -173,7 +174,7 @@ class Shape:
 
 
 def pick(shapes: Sequence[Shape]) -> tuple[Config, float]:
-    """Of one tuning key: what is the fastest on all its shapes, and its gain over what the key has now."""
+    """The fastest configuration over all shapes of one tuning key, and its gain over the key's present one."""
     union = {text(one): one for shape in shapes for one in [shape.chosen, *shape.search()]}
     finals: dict[str, list[list[float]]] = {one: [[] for _ in shapes] for one in union}
     for _ in range(3):

@@ -122,6 +122,8 @@ def race(options: argparse.Namespace) -> int:
                     times[each.name].append((many - few) / options.tokens * 1e6)
             print(row(batch, times, apart(one, two), apart(one, alone)), flush=True)
             (options.out / f"batch{batch}.json").write_text(json.dumps({"us": times, "first": [one, two, alone]}))
+        for name, solutions in engines[1].ask(ran=True)["ran"].items():
+            print(f"{name} ran {', '.join(solutions)}")
     except RuntimeError as problem:
         print(problem)
         return 1
@@ -144,7 +146,7 @@ def apart(one: list[Any], two: list[Any]) -> str:
     return f"{equal:.0%}, {max(abs(a[1] - b[1]) for a, b in pairs):.3f}"
 
 
-# ------------------------------------------------------------------------------------------------------ one of them
+# ---------------------------------------------------------------------------------------------------- one engine
 
 
 def serve(options: argparse.Namespace) -> int:
@@ -190,8 +192,15 @@ def serve(options: argparse.Namespace) -> int:
     print(json.dumps({"seconds": time.perf_counter() - start}), file=replies, flush=True)
     for line in sys.stdin:
         question = json.loads(line)
-        print(json.dumps(generate(engine, SamplingParams, options, **question)), file=replies, flush=True)
+        answer = ran() if question.get("ran") else generate(engine, SamplingParams, options, **question)
+        print(json.dumps(answer), file=replies, flush=True)
     return 0
+
+
+def ran() -> dict[str, Any]:
+    """Operator -> its solutions that the plugin ran in this engine."""
+    operators = getattr(sys.modules.get("kernelderby_winners"), "OPERATORS", {})
+    return {"ran": {name: each.ran() for name, each in operators.items() if each.ran()}}
 
 
 def generate(

@@ -2,27 +2,15 @@
 #pragma once
 #include <algorithm>
 
+#include "launch.cuh"
 #include "long_attention.cuh"
 #include "once_a_device.cuh"
 
 namespace derby {
 
-using EncodeMap = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*,
-                               const cuuint64_t*, const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave,
-                               CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
-
-inline EncodeMap find_encode() {
-    void* function = nullptr;
-    cudaDriverEntryPointQueryResult found;
-    if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &found) !=
-            cudaSuccess || found != cudaDriverEntryPointSuccess)
-        return nullptr;
-    return reinterpret_cast<EncodeMap>(function);
-}
-
 // Boxes of `columns` columns of `box_heads` heads and `rows` tokens of a [tokens, heads, dim] tensor. With page > 0 the
 // tensor is [blocks, page, heads, dim] and a box is one block.
-inline bool encode_heads(EncodeMap encode, CUtensorMap* map, const void* data, long long tokens, int heads, int dim,
+inline bool encode_heads(EncodeTensorMap encode, CUtensorMap* map, const void* data, long long tokens, int heads, int dim,
                          int columns, int box_heads, int rows, int page) {
     const cuuint64_t row = 2ull * dim;
     const cuuint64_t sizes[4] = {cuuint64_t(dim), cuuint64_t(heads), cuuint64_t(page ? page : tokens),
@@ -58,7 +46,7 @@ static cudaError_t start_long_attention(const AttentionMaps& maps, const Attenti
 template <typename S>
 static cudaError_t launch_long_attention(const AttentionTensors& tensors, AttentionCall call, bool sorted,
                                          int processors, cudaStream_t stream) {
-    static const EncodeMap encode = find_encode();
+    static const EncodeTensorMap encode = find_encode();
     if (encode == nullptr) return cudaErrorNotSupported;
     call.tile_tokens = S::M / call.pack;
     call.all_heads = call.heads / call.pack;
@@ -107,3 +95,14 @@ inline int rounded_head_dim(int head_dim) {
 }
 
 }  // namespace derby
+
+// The cases of a switch over rounded_head_dim(): launch(ShapeOf) of the head size's kernel; where `split`, of the one for
+// few rows.
+#define DERBY_HEAD_DIM(D, split, launch, ...) \
+    case D: return split ? launch(ShapeOf<D, true, __VA_ARGS__>{}) : launch(ShapeOf<D, false, __VA_ARGS__>{});
+#define DERBY_WIDE_HEAD_DIM(D, split, launch, ...) \
+    case D: return split ? int(cudaErrorInvalidValue) : launch(ShapeOf<D, false, __VA_ARGS__>{});
+#define DERBY_HEAD_DIMS(...) \
+    DERBY_HEAD_DIM(64, __VA_ARGS__) DERBY_HEAD_DIM(72, __VA_ARGS__) DERBY_HEAD_DIM(80, __VA_ARGS__) \
+    DERBY_HEAD_DIM(96, __VA_ARGS__) DERBY_HEAD_DIM(128, __VA_ARGS__) DERBY_WIDE_HEAD_DIM(192, __VA_ARGS__) \
+    DERBY_WIDE_HEAD_DIM(256, __VA_ARGS__)

@@ -53,8 +53,8 @@ __device__ __forceinline__ void sort_sequences(const AttentionCall& call, Shared
     }
 }
 
-// The sequence of the batch's tile number `tile`, which becomes its number in the sequence; it is negative where there
-// are not so many. The whole warp.
+// The sequence of the batch's tile number `tile`, which becomes its number in the sequence. The result is negative if the
+// batch has fewer tiles. The whole warp calls it.
 template <typename S>
 __device__ __forceinline__ int sequence_of(const AttentionCall& call, SharedMap<S> shared, int& tile, int lane) {
     int low = 0, count = call.num_seqs;

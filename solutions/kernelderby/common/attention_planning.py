@@ -42,8 +42,8 @@ class Kernel:
     speed: float
 
 
-# As in kernel.cu: of each head size the kernel for many rows, and the one for few (`split`), for which large heads
-# leave too few registers.
+# As in attention_shape.cuh: of each head size the kernel for many rows, and the one for few (`split`), for which large
+# heads leave too few registers.
 WIDE = {64: Kernel(192, 128, 520), 72: Kernel(192, 128, 580), 80: Kernel(192, 112, 600), 96: Kernel(192, 96, 560),
         128: Kernel(128, 128, 700), 192: Kernel(128, 112, 680), 256: Kernel(128, 80, 740)}
 SPLIT = {64: Kernel(64, 64, 280), 72: Kernel(64, 64, 310), 80: Kernel(64, 64, 320), 96: Kernel(64, 64, 340),

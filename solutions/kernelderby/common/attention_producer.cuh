@@ -44,8 +44,6 @@ __device__ __forceinline__ int page_of(const AttentionCall& call, const Tile& ti
     return 0;
 }
 
-constexpr int TICKET_READY = 7;  // hardware barrier of the producer warps
-
 // Queries of the tiles-th item, once those before are read, and the item itself for the consumers.
 template <typename S>
 __device__ __forceinline__ void load_queries(const AttentionCall& call, const AttentionMaps& maps, const Tile& tile,

@@ -52,8 +52,6 @@ __device__ __forceinline__ void store_rows(const AttentionCall& call, const Tile
     }
 }
 
-constexpr int MERGE_READY = 5, MERGE_TAKEN = 6;  // hardware barriers of SPLIT
-
 // SPLIT: the other warpgroups' sums and products into the first one's. False in warpgroups that have given theirs away.
 template <typename S>
 __device__ __forceinline__ bool merge(float (&o)[S::D / 2], Softmax& softmax, SharedMap<S> shared, int warpgroup,
@@ -96,7 +94,6 @@ __device__ __forceinline__ bool merge(float (&o)[S::D / 2], Softmax& softmax, Sh
     return true;
 }
 
-constexpr int COMBINE = 8;  // hardware barrier of the first warpgroup
 
 // A chunk's sums and products go to memory. True in the warpgroup that ends last among the chunks: it has them all
 // together in o and softmax, added in the order of the chunks whichever that is.

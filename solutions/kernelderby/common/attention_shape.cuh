@@ -1,4 +1,4 @@
-// What the kernels of long attention are made for, what a call hands them, and where things lie in shared memory.
+// Long attention: the forms of its kernels, the arguments of a call, and the layout of shared memory.
 #pragma once
 #include <cuda.h>
 #include <cuda_bf16.h>
@@ -91,7 +91,46 @@ struct AttentionShape {
     static constexpr int SHARED =
         1024 + Q_BYTES + (K_STAGES + STAGES) * KV_BYTES + MERGE_BYTES + TILE_BYTES + 8 * BARRIERS;
     static constexpr bool SORTED = false;
-    static_assert(N % 16 == 0 && STAGES % STRIDE == 0 && SHARED <= 232448, "tile");
+    static_assert(N % 16 == 0, "the second product takes 16 keys at a time; a page has as many");
+    static_assert(D % 8 == 0 && D <= 256, "whole 16-byte vectors; wgmma has 256 columns at most");
+    static_assert(STAGES % STRIDE == 0, "a warpgroup finds its tiles of keys at the same stages each time round");
+    static_assert(WARPGROUPS <= 3, "a named barrier for each warpgroup's turn");
+    static_assert(D / 2 + N / 2 + N / 4 + 24 <= CONSUMER_REGISTERS, "sums, scores, weights, and what goes on beside them");
+    static_assert(SHARED <= 232448, "shared memory of a CTA of sm_90");
+};
+
+// The kernels by head size: keys of a tile, warpgroups, stages. attention_planning.py has their speeds.
+struct AttentionForm {
+    int head_dim, keys, warpgroups, stages;
+};
+
+// For many rows of queries: two stages, and as many keys as a thread has registers for scores and weights beside its
+// sums. Three warpgroups where these leave room for 128 keys, or nearly; from 192 columns on shared memory is the limit.
+constexpr AttentionForm WIDE_FORMS[] = {{64, 128, 3, 2}, {72, 128, 3, 2}, {80, 112, 3, 2}, {96, 96, 3, 2},
+                                        {128, 128, 2, 2}, {192, 112, 2, 2}, {256, 80, 2, 2}};
+// SPLIT, for few rows: small tiles of keys, so that both warpgroups have some; for larger heads registers are too few.
+constexpr AttentionForm SPLIT_FORMS[] = {{64, 64, 2, 4}, {72, 64, 2, 4}, {80, 64, 2, 4}, {96, 64, 2, 4}, {128, 64, 2, 4}};
+
+template <int HEAD_DIM, size_t COUNT>
+constexpr AttentionForm form_of(const AttentionForm (&forms)[COUNT]) {
+    for (const AttentionForm& form : forms)
+        if (form.head_dim == HEAD_DIM) return form;
+    return {};
+}
+
+template <int HEAD_DIM, bool SPLIT, bool CAUSAL, bool PAGED>
+struct ShapeOf {
+    static constexpr AttentionForm FORM = SPLIT ? form_of<HEAD_DIM>(SPLIT_FORMS) : form_of<HEAD_DIM>(WIDE_FORMS);
+    using Shape = AttentionShape<HEAD_DIM, FORM.keys, FORM.warpgroups, FORM.stages, SPLIT, CAUSAL, PAGED>;
+};
+
+// Hardware barriers, by what their threads wait for; 0 is __syncthreads's.
+enum AttentionBarrier {
+    TURN = 1,          // a warpgroup's turn on the tensor cores: 1 + its index
+    MERGE_READY = 5,   // SPLIT: another warpgroup's results are in shared memory
+    MERGE_TAKEN = 6,   // SPLIT: there is room for them
+    TICKET_READY = 7,  // of the producer warps: the next item of work
+    COMBINE = 8,       // one warpgroup, 8 + its index
 };
 
 // The same for several sequences, those with most keys first (attention_order.cuh): two words for each of them, and one

@@ -19,9 +19,12 @@ struct Few {
     static constexpr int HALF = COLUMNS / 2;   // of a warpgroup
     static constexpr int QUADS = HALF / 8;     // of four sums of a thread: two columns of two rows
     static constexpr int MOST_BLOCKS = 40, MOST_SPLITS = 8;
+    static constexpr int SCALES_THERE = 1;     // hardware barrier of the consumers; 0 is __syncthreads's
     uint8_t x[STAGES][ROWS * ROW_BYTES], w[STAGES][COLUMNS * ROW_BYTES];
     float scale[MOST_BLOCKS][ROWS + 1];  // one more, so that a warp writes different banks
     Pipeline<STAGES> ring;
+    static_assert(ROWS * 4 == CONSUMERS && MOST_BLOCKS % 4 == 0, "four threads read the scales of a row");
+    static_assert(HALF % 8 == 0 && COLUMNS == BLOCK, "a tile's columns share a scale of the weight");
 };
 
 // Out: float or __nv_bfloat16.
@@ -54,7 +57,7 @@ __device__ __forceinline__ void read_scales(Few& shared, const float* x_scale, c
     }
 #pragma unroll
     for (int j = 0; j < Few::MOST_BLOCKS / 4; ++j) shared.scale[q + 4 * j][r] = value[j];
-    named_barrier_sync(1, Few::CONSUMERS);
+    named_barrier_sync(Few::SCALES_THERE, Few::CONSUMERS);
 }
 
 // The sums of this thread, scaled, of `blocks` k blocks.

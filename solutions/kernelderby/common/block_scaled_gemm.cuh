@@ -15,12 +15,25 @@ namespace derby {
 constexpr int BLOCK = 128;                                    // values that share a scale
 constexpr int BOX_ROWS = 16, BOX = BOX_ROWS * 128;  // bytes: a warp's rows of 32 columns of output, in bfloat16 of 64
 
+// Hardware barriers, by what their threads wait for; 0 is __syncthreads's.
+enum TileBarrier {
+    JOINED_READ = 1,     // SPLIT, all consumers: the last tile's sums were read
+    JOINED_WRITTEN = 2,  // SPLIT, all consumers: this tile's are there
+    OPERANDS_READ = 4,   // one warpgroup, number 4 + its index: all its warps are done with x
+};
+
 // A form, and where its output waits to be stored: each warp has room for SLABS boxes, and keeps the last HELD stages
 // for more.
 template <class Form_, int SLABS_, int HELD_ = 0>
 struct Plan : Form_ {
     using Out = float;
     static constexpr int SLABS = SLABS_, HELD = HELD_;
+    static constexpr int CONSUMER_REGISTERS = Form_::GROUPS == 2 ? 216 : 152;  // a thread
+    static constexpr int PRODUCER_REGISTERS = Form_::GROUPS == 2 ? 72 : 56;
+    static_assert(Form_::CONSUMERS * CONSUMER_REGISTERS + WARPGROUP * PRODUCER_REGISTERS <= 65536, "an SM's registers");
+    static_assert(Form_::COLUMNS == BLOCK, "a tile's columns share a scale of the weight");
+    static_assert(!Form_::SPLIT || Form_::GROUPS == 2, "two warpgroups join their sums");
+    static_assert(HELD < Form_::STAGES, "a stage is left for loads while others are kept");
 };
 
 template <class Plan_>
@@ -123,7 +136,7 @@ struct Boxes {
     }
 };
 
-// sum += product times its rows' scales: what follows one another shares a scale, which then is read once for two.
+// sum += product times its rows' scales. Neighbouring values share a scale, which is read once for two.
 __device__ __forceinline__ void add_scaled(float (&sum)[64], const float (&product)[64], float upper, float lower) {
 #pragma unroll
     for (int j = 0; j < 64; j += 4) sum[j] += product[j] * upper, sum[j + 1] += product[j + 1] * upper;
@@ -134,9 +147,9 @@ __device__ __forceinline__ void add_scaled(float (&sum)[64], const float (&produ
 // The products of this warpgroup's k blocks: total[h] of 64 rows each. The last HELD stages are kept; those of the tile
 // before are released as soon as they have been stored.
 //
-// Between two products of a warpgroup lie 64 multiply-adds and what asks for the next one; where that takes longer than
-// the other warpgroup's product, the tensor cores wait. So the loop has no branch but its own, what a descriptor is made
-// of is the same in all lanes for the compiler too, and two blocks are unrolled.
+// Between two products of a warpgroup lie 64 multiply-adds and the instructions that start the next product. If these take
+// longer than the other warpgroup's product, the tensor cores wait. So the loop has no branch but its own, the compiler
+// sees that a descriptor's parts are the same in all lanes, and two blocks are unrolled.
 template <class F, int HALVES, int HELD>
 __device__ __forceinline__ void multiply(Shared<F>& shared, const Problem& problem, uint32_t step,
                                          float (&total)[HALVES][64]) {
@@ -267,16 +280,16 @@ __device__ __forceinline__ void do_tile(Shared<F>& shared, const CUtensorMap* ou
     float total[HALVES][64];
     multiply<F, HALVES, HELD>(shared, problem, step, total);
     const Boxes<F, HALVES, HELD> place(shared, step + problem.extent.k_blocks);
-    if (HELD) named_barrier_sync(4 + group, WARPGROUP);  // all its warps are done with x
+    if (HELD) named_barrier_sync(OPERANDS_READ + group, WARPGROUP);
     if (F::SPLIT) {  // each warpgroup finishes 64 of the columns
         float* mine = shared.joined + group * HALVES * 32 * WARPGROUP + thread;
         const float* other = shared.joined + (group ^ 1) * HALVES * 32 * WARPGROUP + thread;
-        named_barrier_sync(1, F::CONSUMERS);  // the last tile's were read
+        named_barrier_sync(JOINED_READ, F::CONSUMERS);
 #pragma unroll
         for (int h = 0; h < HALVES; ++h)
 #pragma unroll
             for (int i = 0; i < 32; ++i) mine[(h * 32 + i) * WARPGROUP] = group ? total[h][i] : total[h][32 + i];
-        named_barrier_sync(2, F::CONSUMERS);
+        named_barrier_sync(JOINED_WRITTEN, F::CONSUMERS);
         const int row = tile.x + warp * 16;
         if (group == 0) {
 #pragma unroll
@@ -317,7 +330,7 @@ __global__ void __launch_bounds__(F::THREADS, 1)
     if (threadIdx.x == 0) prefetch_tensor_map(&x_map), prefetch_tensor_map(&w_map), prefetch_tensor_map(&out_map);
     set_up<F>(shared.barriers, 3);  // TMA and the two warps with scales
     if (warp >= F::CONSUMERS / WARP) {
-        setmaxnreg_dec<F::GROUPS == 2 ? 72 : 56>();
+        setmaxnreg_dec<F::PRODUCER_REGISTERS>();
         if (warp == F::CONSUMERS / WARP) {
             if (threadIdx.x % WARP == 0)
                 load_operands<F, BLOCK>(shared.ring, shared.barriers, &x_map, &w_map, problem.extent);
@@ -326,7 +339,7 @@ __global__ void __launch_bounds__(F::THREADS, 1)
             load_scales<F>(shared, problem);
         }
     } else {
-        setmaxnreg_inc<F::GROUPS == 2 ? 216 : 152>();
+        setmaxnreg_inc<F::CONSUMER_REGISTERS>();
         consume<F>(shared, &out_map, problem);
     }
     if (F::CLUSTER > 1) cluster_sync();  // no CTA leaves while another one may still signal it

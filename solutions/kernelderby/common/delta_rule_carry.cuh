@@ -5,17 +5,21 @@
 // goes through shared memory between these products, each of which waits for the one before. A second warpgroup makes the
 // outputs of a chunk, q S + P c, while the first one is at the next: it finds S and c in shared memory. A warp of its own
 // loads two chunks ahead.
-// Where a sequence is long and blocks are few, it is cut into segments. What one makes of the state at its start is
-// decay S + C S + E: a first kernel carries the first segment, and for the others C, which is what becomes of the identity
-// without values, and E, what becomes of zeros; a warpgroup has half of the columns then. A second kernel takes each
-// segment's start from those before it, and carries it.
+// A long sequence with few blocks is cut into segments. A segment turns the state S at its start into decay S + C S + E.
+// A first kernel carries the first segment. For the others it computes C (from the identity, without values) and E (from
+// zeros); a warpgroup then has half of the columns. A second kernel takes each segment's start from those before it, and
+// carries it.
 // Constraints: sm_90a, key_dim and value_dim 128, all tensors at addresses that 16 divides.
 #pragma once
 #include "delta_rule_prepare.cuh"
+#include "delta_rule_segments.cuh"
 
 namespace derby {
 
-constexpr int CARRY_STAGES = 3, CARRY_GROUP = 128, CARRY_THREADS = 2 * CARRY_GROUP + 32;
+constexpr int CARRY_STAGES = 3, CARRY_GROUP = STATE_GROUP, CARRY_THREADS = 2 * CARRY_GROUP + 32;
+
+// Hardware barriers, by whose threads they hold together; 0 is __syncthreads's.
+enum CarryBarrier { FIRST_GROUP = 1, SECOND_GROUP = 2 };
 
 // What a block works on: a segment of a sequence for a head; 64 columns from column0 on of its state, or all of C or E.
 enum class Start : int { NONE, STATE, IDENTITY, ZEROS };
@@ -122,17 +126,7 @@ __device__ __forceinline__ void clear_rows(const CarryStage& stage, int count) {
         for (int i = 0; i < 3; ++i) store_shared(tile_place(tiles[i], row, threadIdx.x % 8), uint4{0, 0, 0, 0});
     }
     fence_async_proxy();
-    named_barrier_sync(1, CARRY_GROUP);
-}
-
-// d = `left` (16 columns of 64 values for each of STEPS) times a tile, K-major.
-template <int STEPS>
-__device__ __forceinline__ void turned_product(float* d, const uint32_t* left, uint32_t tile) {
-#pragma unroll
-    for (int step = 0; step < STEPS; ++step) {
-        wgmma_bf16_rs<64>(d, left + 4 * step, descriptor_of(descriptor_low(tile + step / 4 * TILE_BYTES) + 2 * (step % 4)),
-                          step);
-    }
+    named_barrier_sync(FIRST_GROUP, CARRY_GROUP);
 }
 
 // State from a chunk's start to its end; values: a tile. HANDS_OVER: the first warpgroup to the second one. Returns decay.
@@ -143,8 +137,7 @@ __device__ __forceinline__ float advance(CarryShared& shared, const CarryStage& 
     const uint32_t k = shared_address(stage.k);
     uint32_t narrow[32], corrections[16], decayed[16];
     float read[32];
-#pragma unroll
-    for (int step = 0; step < 8; ++step) pack_operand(narrow + 4 * step, state + 8 * step);
+    pack_state(narrow, state);
     wgmma_fence();
     turned_product<8>(read, narrow, k);
     wgmma_commit_group();
@@ -190,14 +183,7 @@ __device__ __forceinline__ float advance(CarryShared& shared, const CarryStage& 
             decayed[2 * j + i] = pack_bf16(low * to_end.x, high * to_end.y);
         }
     }
-    pin<64>(state);
-    wgmma_fence();
-#pragma unroll
-    for (int step = 0; step < 4; ++step) {
-        wgmma_bf16_rs<128, Major::MN>(state, decayed + 4 * step,
-                                      descriptor_of(descriptor_low(k, TILE_BYTES) + 128 * step), 1);
-    }
-    wgmma_commit_group();
+    add_corrections(state, decayed, k);
     if constexpr (HANDS_OVER) {
         shared.corrected.wait_empty(handed);
 #pragma unroll
@@ -214,39 +200,6 @@ __device__ __forceinline__ float advance(CarryShared& shared, const CarryStage& 
 __device__ __forceinline__ float* end_of(const CarryCall& call, const CarryPart& part, int segment, int half) {
     const size_t place = size_t(part.first_segment + segment) * call.problem.v_heads + part.head;
     return call.ends + (place * 2 + half) * (64 * CARRY_GROUP) + threadIdx.x % CARRY_GROUP;
-}
-
-// The state at the start of a segment behind the first one: the first one's end through the segments between.
-__device__ __forceinline__ void follow_segments(const CarryCall& call, CarryShared& shared, const CarryPart& part,
-                                                float* state, PipelineState<CARRY_STAGES>& at) {
-    const float* end = end_of(call, part, 0, part.column0 / HALF);
-#pragma unroll
-    for (int i = 0; i < 64; ++i) state[i] = end[i * CARRY_GROUP];
-    for (int segment = 1; segment < part.segment; ++segment, at.next()) {
-        float added[64];
-        end = end_of(call, part, segment, part.column0 / HALF);
-#pragma unroll
-        for (int i = 0; i < 64; ++i) added[i] = end[i * CARRY_GROUP];
-        const float decay = call.decays[(part.first_segment + segment) * call.problem.v_heads + part.head];
-        uint32_t narrow[32];
-#pragma unroll
-        for (int step = 0; step < 8; ++step) pack_operand(narrow + 4 * step, state + 8 * step);
-        shared.ring.wait(at);
-        const uint32_t changes = shared_address(shared.stages[at.stage].k);
-#pragma unroll
-        for (int i = 0; i < 64; ++i) state[i] = fmaf(state[i], decay, added[i]);
-        pin<64>(state);
-        wgmma_fence();
-#pragma unroll
-        for (int step = 0; step < 8; ++step) {
-            wgmma_bf16_rs<128>(state, narrow + 4 * step,
-                               descriptor_of(descriptor_low(changes + step / 4 * 2 * TILE_BYTES) + 2 * (step % 4)), 1);
-        }
-        wgmma_commit_group();
-        wgmma_wait_group<0>();
-        pin<64>(state);
-        shared.ring.release(at);
-    }
 }
 
 // C (IDENTITY) or E of a segment, by both warpgroups.
@@ -278,8 +231,8 @@ __device__ __forceinline__ void carry_change(const CarryCall& call, CarryShared&
             store_turned(tile, step, narrow);
         }
         fence_async_proxy();
-        if (half) named_barrier_sync(2, CARRY_GROUP);
-        else named_barrier_sync(1, CARRY_GROUP);
+        if (half) named_barrier_sync(SECOND_GROUP, CARRY_GROUP);
+        else named_barrier_sync(FIRST_GROUP, CARRY_GROUP);
         if (threadIdx.x % CARRY_GROUP == 0) {
             if (half == 0) call.decays[place] = whole;
             tma_store(&call.changes, tile, half * HALF, 0, place * DELTA_DIM);
@@ -341,7 +294,7 @@ __device__ __forceinline__ void store_outputs(const CarryCall& call, uint32_t ti
     const int thread = threadIdx.x - CARRY_GROUP;
     fence_async_proxy();
     if (thread == 0) bulk_wait_group_read<0>();  // the other tile's, which the next chunk writes over
-    named_barrier_sync(2, CARRY_GROUP);
+    named_barrier_sync(SECOND_GROUP, CARRY_GROUP);
     if (count == CHUNK) {
         if (thread == 0) {
             tma_store(&call.output, tile, part.column0, part.head, token);
@@ -365,7 +318,12 @@ __device__ __forceinline__ void carry_state(const CarryCall& call, CarryShared& 
     PipelineState<CARRY_STAGES> at;
     PipelineState<1> handed;
     if constexpr (FIRST) for_state<KEY_MAJOR>(first, [&](int i, int place) { state[i] = problem.initial[head + place]; });
-    else follow_segments(call, shared, part, state, at);
+    else
+        follow_segments(
+            shared.ring, at, state, part.segment,
+            [&](int segment) { return end_of(call, part, segment, part.column0 / HALF); },
+            [&](int segment) { return call.decays[(part.first_segment + segment) * problem.v_heads + part.head]; },
+            [&](int stage) { return shared_address(shared.stages[stage].k); });
     for (int chunk = 0; chunk < part.chunks; ++chunk, at.next(), handed.next()) {
         const int count = min(CHUNK, part.bounds.y - part.bounds.x - chunk * CHUNK);
         shared.ring.wait(at);

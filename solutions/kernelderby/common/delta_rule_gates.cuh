@@ -29,10 +29,11 @@ struct DeltaRule {
 
 __device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + __expf(-x)); }
 
-// log of what a token leaves of the state: -exp(A_log) softplus(a + dt_bias), softplus(x) being x above 20.
+// Log of the share of the state that a token keeps: -exp(A_log) softplus(a + dt_bias), softplus(x) being x above 20. In
+// float32 exp(-128) is 0 already; sums of minus infinity would have no differences.
 __device__ __forceinline__ float log_decay(float A_log, float dt_bias, __nv_bfloat16 a) {
-    const float x = __bfloat162float(a) + dt_bias;
-    return -__expf(A_log) * (x > 20.0f ? x : log1pf(__expf(x)));
+    const float x = __bfloat162float(a) + dt_bias, log = -__expf(A_log) * (x > 20.0f ? x : log1pf(__expf(x)));
+    return log < -128.0f ? -128.0f : log;
 }
 
 // A quarter of a head's state (`part`: of all heads') from the initial to the final pool, unless a sequence has that slot.

@@ -122,7 +122,7 @@ __device__ __forceinline__ void invert_diagonal(PrepareShared& shared) {
     }
 }
 
-// Two floats as bf16, and what that leaves of them: three products of these are one of float32, but for 2^-16.
+// Two floats as bf16, and their remainders: three products of these give one of float32, except for 2^-16.
 __device__ __forceinline__ void split_pair(float x, float y, uint32_t& high, uint32_t& low) {
     high = pack_bf16(x, y), low = pack_bf16(x - low_half(high), y - high_half(high));
 }
@@ -248,7 +248,7 @@ struct PrepareCall {
     CUtensorMap q, k;
     DeltaRule problem;
     ChunkRecord* records;  // [places, v_heads]
-    int longest_other;     // sequences of at most so many tokens are another kernel's
+    int longest_other;     // another kernel takes sequences of at most this many tokens
 };
 
 // Blocks: place, head; those beyond copy states, where the pools differ.

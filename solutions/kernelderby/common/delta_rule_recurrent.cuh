@@ -2,7 +2,7 @@
 //
 // A warp has 8 columns of one head's state in registers: a lane has 4 columns of 8 keys. With S the state before a token,
 // the new one is exp(g) S + k c, c = beta (v - exp(g) k S), and the output is exp(g) q S + (q k) c: all sums over the keys
-// are of the old state and of what is loaded, so a token takes one reduction among 16 lanes, and warps never meet.
+// use the old state and loaded values, so a token takes one reduction among 16 lanes, and warps never synchronise.
 // Constraints: key_dim and value_dim 128; q, k, v and the states at addresses that 16 divides.
 #pragma once
 #include "delta_rule_gates.cuh"
@@ -128,7 +128,7 @@ __global__ void __launch_bounds__(RECURRENT_THREADS) derby_delta_rule_recurrent(
     lane.for_vectors([&](int i, int at) {
         const float4 four = KEY_MAJOR ? make_float4(state[i], state[8 + i], state[16 + i], state[24 + i])
                                       : make_float4(state[4 * i], state[4 * i + 1], state[4 * i + 2], state[4 * i + 3]);
-        __stcs(reinterpret_cast<float4*>(problem.final + place + at), four);
+        *reinterpret_cast<float4*>(problem.final + place + at) = four;
     });
 }
 

@@ -26,9 +26,10 @@ def bounds_of(offsets_ptr, sequence, tokens):
 
 @triton.jit
 def decay_of(a, dt_bias, A_log):
-    """The log of a token's decay."""
+    """The log of a token's decay. In float32 exp(-128) is 0; sums of minus infinity would have no differences."""
     x = a.to(tl.float32) + dt_bias.to(tl.float32)
-    return -tl.exp(A_log) * tl.where(x > 20.0, x, tl.log(1.0 + tl.exp(tl.minimum(x, 20.0))))
+    log = -tl.exp(A_log) * tl.where(x > 20.0, x, tl.log(1.0 + tl.exp(tl.minimum(x, 20.0))))
+    return tl.where(log < -128.0, -128.0, log)
 
 
 @triton.jit

@@ -1,8 +1,8 @@
 """Which form of the dense GEMM a call uses, and how many CTAs share a tile: the least time that a model gives.
 
-The model knows no shape. It counts what a multiprocessor multiplies, reads from shared memory and loads from L2, and
-what all of them read from memory; the slowest counts most. Its constants, and each form's pace over the model's, are
-fitted to times on an H200 at 1.755 GHz (docs/lab/gemm_and_experts_sm90.md).
+The model knows no shape. It counts what a multiprocessor multiplies and loads from L2, and what all of them read from
+memory; the slowest counts most. Its constants, and each form's pace over the model's, are fitted to times on an H200 at
+1.755 GHz (docs/lab/gemm_and_experts_sm90.md).
 """
 
 import functools
@@ -13,24 +13,26 @@ from pathlib import Path
 import torch
 
 BLOCK = 64          # values of a stage along k
-SPLITS = 1, 2, 4, 8  # CTAs of a cluster that share a tile's k blocks: a portable cluster has eight at most
+SPLITS = range(1, 9)  # CTAs of a cluster that share a tile's k blocks: a portable cluster has eight at most
 ALIGNED = 8         # values: TMA takes rows of a multiple of 16 bytes
 L2 = 50e6           # bytes
+# Multiprocessors, of an H200's 132, with a place for a CTA of a cluster of 1 to 8; in each GPC some are left over.
+PLACED = 132, 132, 117, 120, 110, 102, 105, 120
 GROUP = 8           # units of rows whose tiles follow one another: they share both operands in L2
 
 
 @dataclass(frozen=True)
 class Form:
-    """As in dense_tiles.cuh: outputs of a tile, consumer warpgroups, stages, CTAs that share the rows' operand
-    (share_a) or the columns', whether a tile's output leaves under the next tile's products, whether its rows are the
-    weight's."""
+    """As in dense_tiles.cuh: outputs of a tile, consumer warpgroups, stages, CTAs of a cluster, how many of their tiles
+    lie side by side (these share the rows' operand, those one below the other the columns'), whether a tile's output
+    leaves under the next tile's products, whether its rows are the weight's."""
 
     rows: int
     columns: int
     groups: int
     stages: int
     cluster: int = 1
-    share_a: bool = False
+    side_by_side: int = 1
     later: bool = False
     turned: bool = False
     pace: float = 1.0  # cycles of its blocks along k, over the model's: measured
@@ -61,27 +63,24 @@ FORMS = forms()
 class Rates:
     """Cycles and bytes a cycle, of a multiprocessor where nothing else is said."""
 
-    products: float = 1978      # multiply-adds
-    shared: float = 224         # bytes of shared memory
-    l2: float = 58.12           # bytes from L2
-    block: float = 230.3        # a block along k takes at least that: waiting, asking for the next product
-    pairs: float = 0.6224       # of which two CTAs of a multiprocessor do so many at a time
-    memory: float = 3184        # bytes from memory, of the whole GPU
-    dirty: float = 0.8622       # bytes written back for each of the first that L2 takes in
-    thin: float = 0.2644        # how much too few bytes on their way slow memory down: a power
-    in_flight: float = 7.688e+06  # bytes on their way that keep memory busy
-    power: float = 4.31         # of several times that overlap the longest counts most: a power mean
-    begin: float = 3373         # until a CTA's first products: the launch, barriers, tensor maps, the first load
-    cluster: float = 1394       # what CTAs of a cluster wait for each other at both ends
-    again: float = 5779         # begin for a CTA that follows another on its place
-    end: float = 495            # from a tile's last product until its output has left, where nothing hides it
-    out: float = 17.22          # bytes of output, as they leave at the end
-    between: float = 9.558e-06  # after that until the next tile's first products, whose loads are there
-    hidden_end: float = 1369    # both where the next tile's products hide them
-    join: float = 194           # two cluster barriers
-    joined: float = 7.202       # bytes of sums that a CTA hands to the others of its cluster
-    four: float = 0.94          # share of the multiprocessors on which clusters of four find room, assumed
-    eight: float = 0.91         # and of eight
+    products: float = 1992      # multiply-adds
+    l2: float = 88.05           # bytes from L2
+    block: float = 268.4        # a block along k takes at least that: waiting, asking for the next product
+    pairs: float = 0.9415       # of which two CTAs of a multiprocessor do so many at a time
+    idle: float = 0.3508        # how much faster a block is where all multiprocessors but one stand idle: a share
+    memory: float = 2702        # bytes from memory, of the whole GPU
+    dirty: float = 0.5315       # bytes written back for each of the first that L2 takes in
+    thin: float = 0.4205        # how much too few bytes on their way slow memory down: a power
+    in_flight: float = 8.294e+06  # bytes on their way that keep memory busy
+    power: float = 2.442        # of several times that overlap the longest counts most: a power mean
+    begin: float = 3569         # until a CTA's first products: the launch, barriers, tensor maps, the first load
+    cluster: float = 501.5      # what CTAs of a cluster wait for each other at both ends
+    again: float = 1627         # begin for a CTA that follows another on its place
+    end: float = 1300           # from a tile's last product until its output has left, where nothing hides it
+    out: float = 32.01          # bytes of output, as they leave at the end
+    hidden_end: float = 1105    # the same where the next tile's products hide it
+    join: float = 841.6         # two cluster barriers
+    joined: float = 8.079       # bytes of sums that a CTA hands to the others of its cluster
 
 
 @dataclass(frozen=True)
@@ -103,7 +102,7 @@ def fits(form, splits, problem):
     between the next tile's products come too slowly."""
     if form.later and problem.beside:
         return False
-    shared = form.cluster == 1 and form.sums <= 64 and form.sums // 4 % splits == 0
+    shared = form.cluster == 1 and not form.later and form.sums <= 104
     return splits == 1 or (shared and divided(problem.k, BLOCK) >= splits)
 
 
@@ -112,31 +111,28 @@ def cycles(form, splits, problem, multiprocessors, rates):
     m, n, k_blocks = problem.m, problem.n, divided(problem.k, BLOCK)
     high, wide = (n, m) if form.turned else (m, n)
     down, across = divided(high, form.rows), divided(wide, form.columns)
-    if form.share_a:
-        across = divided(across, form.cluster) * form.cluster
-    else:
-        down = divided(down, form.cluster) * form.cluster
+    below = form.cluster // form.side_by_side
+    down, across = divided(down, below) * below, divided(across, form.side_by_side) * form.side_by_side
     ctas, blocks = down * across * splits, divided(k_blocks, splits)
     a, b = min(form.rows, divided(high, 8) * 8), min(form.columns, divided(wide, 8) * 8)  # rows that are loaded
-    loaded = 128 * (a / form.cluster + b if form.share_a else a + b / form.cluster)
-    read = form.rows // 64 * 4 * (64 + form.columns) * 32 + 128 * (a + b)
+    loaded = 128 * (a / form.side_by_side + b / below)
     tile, alone = form.rows * form.columns, splits > 1 or form.resident > 1
 
     def overlapping(*times):
         return sum(time**rates.power for time in times) ** (1 / rates.power)
 
-    block = form.pace * overlapping(tile * BLOCK / rates.products, read / rates.shared, loaded / rates.l2,
-                                    rates.block / (rates.pairs if form.resident > 1 else 1))
     # CTAs come in waves, of as many as find room; those of the last wave are spread over the multiprocessors.
     size = form.cluster * splits
-    room = multiprocessors * (rates.eight if size == 8 else rates.four if size == 4 else 1.0)
-    places = max(int(room) // size * size, size)
+    places = max(multiprocessors * PLACED[size - 1] // PLACED[0] // size * size, size)
     waves, rest = divmod(ctas, places * form.resident)
     turns = waves * form.resident + divided(rest, places)
+    block = overlapping(tile * BLOCK / rates.products, loaded / rates.l2,
+                        rates.block / (rates.pairs if form.resident > 1 else 1))
+    block *= form.pace * (1 - rates.idle * (1 - ctas / (places * turns)))
     join = rates.join + tile * 4 * (splits - 1) / splits / rates.joined if splits > 1 else 0.0
     last = rates.end + tile * (2 + problem.beside) / splits / rates.out + join
     # Between two tiles of a CTA that stays; between two CTAs of one place where each has a tile.
-    between = rates.hidden_end if form.later and not alone else last + (rates.again if alone else rates.between)
+    between = rates.hidden_end if form.later and not alone else last + (rates.again if alone else 0.0)
     ends = (turns - 1) * between / form.resident
     # Memory: everything once; slower where too few bytes are on their way.
     moved = 2 * (m * problem.k + n * problem.k + m * n) + problem.beside * m * n
@@ -152,8 +148,13 @@ def cycles(form, splits, problem, multiprocessors, rates):
 
 @functools.lru_cache(4096)
 def ranked(problem, multiprocessors, rates=Rates()):
-    """(number of the form, splits), the one with the least cycles first."""
-    every = [(number, splits) for number, form in enumerate(FORMS) for splits in SPLITS if fits(form, splits, problem)]
+    """(number of the form, splits), the one with the least cycles first. Tiles are shared while that gives no
+    multiprocessor a third CTA."""
+    every = []
+    for number, form in enumerate(FORMS):
+        high, wide = (problem.n, problem.m) if form.turned else (problem.m, problem.n)
+        most = 2 * multiprocessors // max(divided(high, form.rows) * divided(wide, form.columns), 1)
+        every += [(number, splits) for splits in SPLITS[:max(most, 1)] if fits(form, splits, problem)]
     return tuple(sorted(every, key=lambda one: cycles(FORMS[one[0]], one[1], problem, multiprocessors, rates)))
 
 
@@ -163,8 +164,9 @@ def multiprocessors(device):
 
 
 def configs(x, weight, beside=0):
-    """Those worth trying, the model's choice first. beside: bytes that are read for each output."""
-    problem = Problem(x.shape[0], weight.shape[0], x.shape[1], beside)
+    """Those worth trying, the model's choice first. beside: bytes that are read for each output. Any, where there is
+    nothing to multiply."""
+    problem = Problem(max(x.shape[0], 1), max(weight.shape[0], 1), max(x.shape[1], 1), beside)
     order = ranked(problem, multiprocessors(x.device))[:8]
     return [{"form": form, "splits": splits, "group": GROUP} for form, splits in order]
 

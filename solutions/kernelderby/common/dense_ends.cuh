@@ -24,7 +24,7 @@ __device__ __forceinline__ constexpr int across_of(int across) {
 
 // The producer's side.
 template <class E, class F>
-__device__ __forceinline__ void pass_stages(Shared<F>& shared, PipelineState<F::STAGES>& at, const CUtensorMap* multiplier,
+__device__ __forceinline__ void pass_stages(Shared<F>& shared, PipelineState<F::STAGES> at, const CUtensorMap* multiplier,
                                             int2 tile, bool by_hand) {
     for (int slot = 0; slot < F::ENDS; ++slot, at.next()) {
         if (!E::MULTIPLIES || by_hand) {

@@ -15,29 +15,39 @@ namespace derby {
 
 constexpr int SPREAD = 6;  // k blocks between two parts of the tile before, at most
 
-// One thread: all loads of this CTA. out_map: of the multiplier, where there is one.
+// One warp: all loads of this CTA, whose first tile `work` already has, where `any`. multiplier: its map, or of nothing. All
+// lanes wait, one loads: chosen by elect_one(), so that the compiler makes no loop over lanes of each load.
 template <class E, class F>
 __device__ __forceinline__ void load_tiles(Shared<F>& shared, const CUtensorMap* a_map, const CUtensorMap* b_map,
-                                           const CUtensorMap* multiplier, const Extent& extent) {
-    constexpr uint16_t ALL = (1 << F::CLUSTER) - 1;
-    const int rank = blockIdx.x % F::CLUSTER, a_first = F::SHARE_A ? rank * F::A_PART : 0;
-    const int b_first = F::SHARE_A ? 0 : min(rank * F::B_PART, F::COLUMNS - F::B_PART);  // some twice where 8 does not divide
+                                           const CUtensorMap* multiplier, const Extent& extent, WholeTiles<F>& work, bool any) {
+    const int below = blockIdx.x % F::CLUSTER / F::BESIDE, beside = blockIdx.x % F::BESIDE;  // the tile's place in its cluster
+    const int a_first = beside * F::A_PART;
+    const int b_first = min(below * F::B_PART, F::COLUMNS - F::B_PART);  // some twice where 8 does not divide
+    const uint16_t a_ctas = ((1 << F::BESIDE) - 1) << below * F::BESIDE;
+    constexpr uint16_t B_CTAS = ((1 << F::CLUSTER) - 1) / ((1 << F::BESIDE) - 1);  // every BESIDE-th bit
     // Rows of a box that are not there are zeros; places that no box reaches only count for output that is not stored.
-    const uint32_t bytes = (extent.a_box * (F::SHARE_A ? F::CLUSTER : 1) + extent.b_box * (F::SHARE_A ? 1 : F::CLUSTER)) *
-                           ROW_BYTES;
+    const uint32_t bytes = (extent.a_box * F::BESIDE + extent.b_box * F::BELOW) * ROW_BYTES;
+    const bool leader = elect_one();
     PipelineState<F::STAGES> at;
-    for (WholeTiles<F> work(extent, blockIdx.x, gridDim.x); work.next(extent);) {
+    for (; any; any = work.next(extent)) {
         const int2 tile = work.tile;
         for (int k = work.from; k < work.to; ++k, at.next()) {
-            const uint32_t barrier = shared.ring.acquire(at, bytes);
+            shared.ring.wait_empty(at);
+            if (!leader) continue;
+            const uint32_t barrier = shared.ring.full(at.stage);
             const uint32_t a = shared.a(at.stage) + a_first * ROW_BYTES, b = shared.b(at.stage) + b_first * ROW_BYTES;
-            if (F::CLUSTER > 1 && !F::SHARE_A) tma_load_multicast(b, b_map, barrier, ALL, k * BLOCK, tile.y + b_first);
+            mbarrier_arrive_expect_tx(barrier, bytes);
+            if (F::BELOW > 1)
+                tma_load_multicast(b, b_map, barrier, B_CTAS << beside, k * BLOCK, tile.y + b_first);
             else tma_load(b, b_map, barrier, k * BLOCK, tile.y);
-            if (F::CLUSTER > 1 && F::SHARE_A) tma_load_multicast(a, a_map, barrier, ALL, k * BLOCK, tile.x + a_first);
+            if (F::BESIDE > 1) tma_load_multicast(a, a_map, barrier, a_ctas, k * BLOCK, tile.x + a_first);
             else tma_load(a, a_map, barrier, k * BLOCK, tile.x);
         }
-        if (F::BY_TMA && extent.staged && !(F::LATER && !extent.by_hand && work.more(extent)))
-            pass_stages<E, F>(shared, at, multiplier, tile, extent.by_hand);
+        if (F::BY_TMA && extent.staged && !(F::LATER && !extent.by_hand && work.more(extent))) {
+            if (leader) pass_stages<E, F>(shared, at, multiplier, tile, extent.by_hand);
+            for (int slot = 0; slot < F::ENDS; ++slot) at.next();
+            __syncwarp();
+        }
     }
 }
 
@@ -71,7 +81,7 @@ __device__ __forceinline__ void multiply_tile(Shared<F>& shared, PipelineState<F
     last_product<F>(shared, before, d);
 }
 
-// TURNED: what is added to this thread's rows of the tile.
+// TURNED: the addends of this thread's rows of the tile.
 template <class F>
 __device__ __forceinline__ void read_rows_bias(float (&add)[2 * F::HALVES], const Problem& problem, int row) {
 #pragma unroll
@@ -140,25 +150,25 @@ __global__ void __launch_bounds__(F::THREADS, F::RESIDENT)
     Shared<F>& shared = all_shared<Shared<F>>();
     // The same in all lanes for the compiler too, without which the loop's addresses go through vector registers.
     const int warp = __shfl_sync(~0u, threadIdx.x / WARP, 0);
-    if (warp == 0) {  // a lane for each stage: one thread alone would take as long as a load's way
-        const int lane = threadIdx.x;
-        if (lane == 0) {
-            prefetch_tensor_map(&a_map), prefetch_tensor_map(&b_map);
-            mbarrier_init(shared_address(&shared.bias_there), F::CONSUMERS / WARP);
-        }
-        if (lane < F::STAGES) {
-            mbarrier_init(shared.ring.full(lane), 1);
-            mbarrier_init(shared.ring.empty(lane), F::EMPTY_ARRIVALS);
-        }
+    const bool loads = warp == F::CONSUMERS / WARP;
+    // Two warps at a time: barriers (by one thread; lanes would take turns), and where the first loads begin.
+    if (threadIdx.x == 0) {
+        shared.ring.init(1, F::EMPTY_ARRIVALS);
+        mbarrier_init(shared_address(&shared.bias_there), F::CONSUMERS / WARP);
         fence_mbarrier_init();
+    }
+    WholeTiles<F> work(problem.extent, blockIdx.x, gridDim.x);
+    bool any = false;
+    if (loads) {
+        if (threadIdx.x % WARP == 0) prefetch_tensor_map(&a_map), prefetch_tensor_map(&b_map);
+        any = work.next(problem.extent);
     }
     if (F::CLUSTER > 1) cluster_sync();
     else __syncthreads();
     if (warp >= F::CONSUMERS / WARP) {
         if constexpr (F::GROUPS == 2) setmaxnreg_dec<40>();
         if constexpr (F::GROUPS == 3) setmaxnreg_dec<32>();
-        if (warp == F::CONSUMERS / WARP && threadIdx.x % WARP == 0)
-            load_tiles<E, F>(shared, &a_map, &b_map, &multiplier_map, problem.extent);
+        if (loads) load_tiles<E, F>(shared, &a_map, &b_map, &multiplier_map, problem.extent, work, any);
         __syncwarp();
         if (problem.extent.splits > 1) cluster_sync(), cluster_sync();  // those of join_cluster()
     } else {

@@ -12,25 +12,26 @@ __device__ __forceinline__ void store_cluster(uint32_t to, float4 value) {
 }
 #endif
 
-// Every CTA finishes 1 / splits of each thread's sums: the others lay theirs into its stages, which no load uses by then.
+// Every CTA finishes about 1 / splits of each thread's sums: the others lay theirs into its stages, which no load uses by
+// then.
 // All threads of the cluster pass two cluster barriers: consumers here, the producer's in its own branch.
 template <class E, class F>
 __device__ __forceinline__ void join_cluster(Shared<F>& shared, const Problem& problem, const float* d, int row,
                                              int column) {
     constexpr int QUADS = F::COUNT / 4;
-    static_assert(QUADS * F::CONSUMERS * 16 <= int(sizeof(shared.stages)), "sums lie in the stages");
-    const int splits = problem.extent.splits, each = QUADS / splits, rank = blockIdx.x % splits;
+    static_assert((QUADS + MOST_SPLITS - 1) * F::CONSUMERS * 16 <= int(sizeof(shared.stages)), "sums lie in the stages");
+    const int splits = problem.extent.splits, each = (QUADS + splits - 1) / splits, rank = blockIdx.x % splits;
     const uint32_t place = shared_address(shared.stages[0]) + threadIdx.x * 16;
     cluster_sync();
 #pragma unroll
-    for (int i = 0; i < QUADS; ++i) {
-        const int owner = i / each;
-        store_cluster(cluster_address(place, owner) + (rank * each + i - owner * each) * (F::CONSUMERS * 16),
+    for (int i = 0, owner = 0, of_owner = 0; i < QUADS; ++i) {
+        store_cluster(cluster_address(place, owner) + (rank * each + of_owner) * (F::CONSUMERS * 16),
                       make_float4(d[4 * i], d[4 * i + 1], d[4 * i + 2], d[4 * i + 3]));
+        if (++of_owner == each) of_owner = 0, ++owner;
     }
     cluster_sync();
     const float4* mine = reinterpret_cast<const float4*>(shared.stages[0]) + threadIdx.x;
-    for (int i = 0; i < each; ++i) {
+    for (int i = 0; i < min(each, QUADS - rank * each); ++i) {
         float4 sum = mine[i * F::CONSUMERS];
         for (int from = 1; from < splits; ++from) {
             const float4 other = mine[(from * each + i) * F::CONSUMERS];

@@ -1,4 +1,4 @@
-// What the dense bf16 GEMMs share: shared memory, products of k blocks, what happens to a sum on its way out (Plain: a
+// Shared by the dense bf16 GEMMs: shared memory, products of k blocks, the last operation on a sum (Plain: a
 // bias; Gate: sigmoid of sum and bias, times a multiplier).
 #pragma once
 #include <cuda.h>
@@ -87,7 +87,7 @@ __device__ __forceinline__ float2 unpack(uint32_t both) {
     return make_float2(__uint_as_float(both << 16), __uint_as_float(both & 0xFFFF0000));
 }
 
-// What becomes of two sums, bias added: hold() packs them until they leave, leave() makes the output's pair of it.
+// Two sums with their bias: hold() packs them until they leave, leave() makes the output's pair of them.
 struct Plain {
     static constexpr bool MULTIPLIES = false;
     static __device__ __forceinline__ uint32_t hold(float a, float b) { return pack_bf16(a, b); }

@@ -13,24 +13,26 @@ namespace derby {
 constexpr int WARP = 32, WARPGROUP = 128;
 constexpr int BLOCK = 64;        // values of a stage along k
 constexpr int ROW_BYTES = 128;   // of a stage: they, in bf16
+constexpr int MOST_SPLITS = 8;   // CTAs that share a tile: a portable cluster has no more
 
 // A tile is ROWS x COLUMNS products, HALVES times 64 rows for each of GROUPS consumer warpgroups. Its rows are those of x
 // and its columns the weight's, or TURNED the other way round: then a tile's width, any multiple of 8, divides x's rows.
-// `a` is the operand of the rows, `b` that of the columns. CLUSTER CTAs share a (their tiles lie side by side) or, SHARE_A
-// false, b (one below the other). LATER: a tile's output leaves under the next tile's products. One warpgroup alone, not in
+// `a` is the operand of the rows, `b` that of the columns. Of a cluster's tiles BESIDE lie side by side, which share a, and
+// BELOW one below the other, which share b. LATER: a tile's output leaves under the next tile's products. One warpgroup alone, not in
 // a cluster, shares its multiprocessor with a second CTA.
-template <int ROWS_, int COLUMNS_, int GROUPS_, int STAGES_, int CLUSTER_ = 1, bool SHARE_A_ = false, bool LATER_ = false,
+template <int ROWS_, int COLUMNS_, int GROUPS_, int STAGES_, int CLUSTER_ = 1, int BESIDE_ = 1, bool LATER_ = false,
           bool TURNED_ = false>
 struct Form {
     static constexpr int ROWS = ROWS_, COLUMNS = COLUMNS_, GROUPS = GROUPS_, STAGES = STAGES_, CLUSTER = CLUSTER_;
-    static constexpr bool SHARE_A = SHARE_A_, LATER = LATER_, TURNED = TURNED_;
+    static constexpr int BESIDE = BESIDE_, BELOW = CLUSTER / BESIDE;
+    static constexpr bool LATER = LATER_, TURNED = TURNED_;
     static constexpr int CONSUMERS = GROUPS * WARPGROUP, THREADS = CONSUMERS + (GROUPS == 1 ? WARP : WARPGROUP);
     static constexpr int RESIDENT = GROUPS == 1 && CLUSTER == 1 ? 2 : 1;  // CTAs of a multiprocessor
     static constexpr int HALVES = ROWS / 64 / GROUPS;
     static constexpr int HALF = COLUMNS / 2;              // sums of a thread in 64 rows
     static constexpr int COUNT = HALVES * HALF;           // sums of a thread
-    static constexpr int A_PART = SHARE_A ? ROWS / CLUSTER : ROWS;
-    static constexpr int B_PART = SHARE_A ? COLUMNS : (COLUMNS / CLUSTER + 7) / 8 * 8;
+    static constexpr int A_PART = ROWS / BESIDE;  // rows of a box, which a CTA loads for all that share the operand
+    static constexpr int B_PART = (COLUMNS / BELOW + 7) / 8 * 8;
     static constexpr int STAGE = (ROWS + COLUMNS) * ROW_BYTES;
     // Output leaves through the stages in boxes of 64 columns: a warp's 16 rows, or TURNED all rows of the tile.
     static constexpr bool BY_TMA = TURNED || COLUMNS >= 64;
@@ -38,9 +40,10 @@ struct Form {
     static constexpr int OUT_ROWS = TURNED ? COLUMNS : LATER ? 8 : 16;  // of the output's tensor map
     static constexpr int BOX = (TURNED ? COLUMNS : 16) * ROW_BYTES, BOXES = ROWS / 64 * (TURNED ? 1 : 4 * ACROSS);
     static constexpr int IN_STAGE = STAGE / BOX, ENDS = (BOXES + IN_STAGE - 1) / IN_STAGE;  // stages that they take
-    static constexpr bool SPLITS = CLUSTER == 1 && COUNT <= 64;  // whether CTAs may share a tile's k blocks
+    static constexpr bool SPLITS = CLUSTER == 1 && !LATER && COUNT <= 104;  // whether CTAs may share a tile's k blocks
     static constexpr int EMPTY_ARRIVALS = CONSUMERS / WARP * CLUSTER;
     static_assert(ROWS == 64 * GROUPS * HALVES, "a warpgroup's products have 64 rows");
+    static_assert(CLUSTER == BELOW * BESIDE && A_PART % 8 == 0, "a cluster's tiles are a rectangle of whole ones");
     static_assert(COUNT <= (LATER ? 128 : GROUPS == 3 ? 104 : 200), "more sums do not fit into a consumer's registers");
     static_assert(COLUMNS % 8 == 0 && B_PART % 8 == 0 && B_PART <= 256, "the widths of wgmma, and of a box of TMA");
     static_assert(!LATER || (COLUMNS % 64 == 0 && GROUPS == 2 && !TURNED), "packed sums want registers beside the next");
@@ -68,8 +71,7 @@ __host__ __device__ __forceinline__ int2 unit_place(int u, const Extent& extent)
 template <class F>
 __host__ __device__ __forceinline__ int2 tile_of(int u, int rank, const Extent& extent) {
     const int2 at = unit_place(u, extent);
-    const int down = F::SHARE_A ? at.x : at.x * F::CLUSTER + rank;
-    const int across = F::SHARE_A ? at.y * F::CLUSTER + rank : at.y;
+    const int down = at.x * F::BELOW + rank / F::BESIDE, across = at.y * F::BESIDE + rank % F::BESIDE;
     return make_int2(down * F::ROWS, across * F::COLUMNS);
 }
 
@@ -96,15 +98,14 @@ struct WholeTiles {
 // The units of a form and how they are spread over at most `ctas` CTAs at a time. Returns the CTAs to launch.
 template <class F>
 int fill_extent(Extent* extent, int m, int n, int k_blocks, int group, int splits, int ctas) {
-    const int down = F::SHARE_A ? F::ROWS : F::ROWS * F::CLUSTER;
-    const int across = F::SHARE_A ? F::COLUMNS * F::CLUSTER : F::COLUMNS;
+    const int down = F::ROWS * F::BELOW, across = F::COLUMNS * F::BESIDE;
     const int a_rows = F::TURNED ? n : m, b_rows = F::TURNED ? m : n;
     const int a_box = a_rows < F::A_PART ? (a_rows + 7) / 8 * 8 : F::A_PART;
     const int b_box = b_rows < F::B_PART ? (b_rows + 7) / 8 * 8 : F::B_PART;
     *extent = {m, n, k_blocks, (a_rows + down - 1) / down, (b_rows + across - 1) / across, group, a_box, b_box, splits,
                F::BY_TMA && splits == 1, n % 8 != 0};
-    // Larger clusters leave places of a GPC empty, whose multiprocessors they do not divide.
-    const int units = extent->units(), places = F::CLUSTER > 2 ? ctas - ctas / 32 : ctas;
+    // Larger clusters leave places of a GPC empty, whose multiprocessors they do not divide: 120 of an H200's 132 have one.
+    const int units = extent->units(), places = F::CLUSTER > 2 ? ctas - ctas / 11 : ctas;
     const int clusters = places < F::CLUSTER ? 1 : places / F::CLUSTER;
     // Tiles that are shared are one for each cluster, and CTAs that have company on their multiprocessor have one each.
     if (splits > 1 || F::RESIDENT > 1) return units * F::CLUSTER * splits;

@@ -9,7 +9,7 @@
 
 constexpr int EXPERTS = 128;
 constexpr int MOST_BLOCKS = 16;
-constexpr int HELD = 2;  // int4 of pairs that a thread keeps; what a share has beyond that is read twice
+constexpr int HELD = 2;  // int4 of pairs that a thread keeps; the rest of a share is read twice
 
 struct SortShared {
   int counts[MOST_BLOCKS][EXPERTS];  // pairs of each block; [own rank] while it counts

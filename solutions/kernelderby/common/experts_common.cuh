@@ -5,31 +5,12 @@
 #include <cuda_bf16.h>
 #include <cuda_fp8.h>
 #include <cstddef>
+#include "experts_parts.cuh"
 #include "experts_schedule.cuh"
 #include "tma.cuh"
 #include "wgmma.cuh"
 
 namespace derby {
-
-// For compute-sanitizer's racecheck. It does not see that __syncwarp orders a warp's reads before the warp's one
-// arrival at a barrier, so every thread arrives.
-#ifdef DERBY_RACECHECK
-constexpr bool RACECHECK = true;
-#else
-constexpr bool RACECHECK = false;
-#endif
-
-// A CTA's 16 hardware barriers, by what their threads wait for. Hardware barrier 0 is __syncthreads's as well, which
-// the GEMMs do not call.
-enum class NamedBarrier : int {
-    SHARE_READY = 0,       // all threads: row starts and this CTA's share of the work are in shared memory
-    CONSUMERS_DONE = 1,    // both consumer warpgroups: a step of a tile's end is done
-    WARPGROUP_DONE = 6,    // one consumer warpgroup, number 6 + its index: its pairs are there, or no longer needed
-};
-
-__device__ __forceinline__ constexpr NamedBarrier operator+(NamedBarrier barrier, int index) {
-    return static_cast<NamedBarrier>(static_cast<int>(barrier) + index);
-}
 
 // The kinds. SCALED: a scale for each 128 values of a row and each block of 128 x 128 weights; a k block's product is
 // scaled and added in float32, since the tensor core keeps about 14 bits of an FP8 sum.
@@ -47,21 +28,10 @@ struct Fp8 {
     using Out = __nv_bfloat16;
 };
 
-constexpr uint16_t BOTH_CTAS = 3;                                 // of a cluster, for multicast
-constexpr int BLOCK = 128;                                        // bytes of K of a k block; weight rows of half a tile
-constexpr int WARP = 32, WARPGROUP = 128;                         // threads
-constexpr int CONSUMERS = 2 * WARPGROUP, PRODUCERS = WARPGROUP;   // threads of a CTA that multiply, that load
-constexpr int GATHERERS = PRODUCERS - WARP;                       // producers that gather; the last warp is for TMA
-constexpr int THREADS = CONSUMERS + PRODUCERS;
-constexpr int CONSUMER_REGISTERS = 224, PRODUCER_REGISTERS = 56;  // a thread
-constexpr int SHARED_LIMIT = 227 * 1024;                          // bytes a CTA of sm_90 may have
-constexpr int WEIGHT_BYTES = 2 * BLOCK * BLOCK;                   // of a stage
-constexpr float FP8_MOST = 448.0f;                                // the largest e4m3 value
-constexpr int ZERO_BYTES = 1024;                                  // of the output cleared by one bulk store
-constexpr int MANY_BLOCKS = 1 << 20;                              // of pairs of an expert: more than there are
-constexpr int TASKS = 8;                                          // places for tasks, see Shared
+constexpr uint16_t BOTH_CTAS = 3;       // of a cluster, for multicast
+constexpr int ZERO_BYTES = 1024;        // of the output cleared by one bulk store
+constexpr int MANY_BLOCKS = 1 << 20;    // of pairs of an expert: more than there are
 
-static_assert(CONSUMERS * CONSUMER_REGISTERS + PRODUCERS * PRODUCER_REGISTERS <= 65536, "an SM's registers");
 static_assert(CONSUMERS >= MOST_EXPERTS, "a consumer plans an expert");
 
 // What a GEMM's kernel gets, beside its tensor maps. FIRST: of the first GEMM.
@@ -129,7 +99,8 @@ template <class C>
 struct Shared {
     static_assert(C::ROWS % 8 == 0 && C::ACT_BOX % 8 == 0, "the swizzle goes by 8 rows, 1024 bytes");
     static_assert(WEIGHT_BYTES + C::ROWS * BLOCK < 1 << 20, "what an mbarrier counts of bytes");
-    static_assert(C::CLUSTER == 1 || C::CLUSTER == 2, "multicast goes to both CTAs of a cluster");
+    static constexpr int CTAS = C::CLUSTER;  // that load into each other's stages
+    static_assert(CTAS == 1 || CTAS == 2, "multicast goes to both CTAs of a cluster");
     // Where every visit is one k block: a consumer may still read a task whose stages are all free again, when the
     // STAGES visits after it are loaded and the next one's task is written, before its first load waits.
     static_assert(TASKS >= C::STAGES + 2, "a task would be written over while it is read");
@@ -158,15 +129,6 @@ struct Shared {
     typename C::Routing::template Order<C::ROUTES> order;
 };
 
-struct Stage {
-    int index = 0;
-    uint32_t parity = 0;
-    template <int STAGES>
-    __device__ __forceinline__ void next() {
-        if (++index == STAGES) index = 0, parity ^= 1;
-    }
-};
-
 // Starts the product of one k block, 128 bytes of K, as a wgmma group: d (+)= a b^T, of descriptors' lower halves.
 template <class Kind, int N>
 __device__ __forceinline__ void wgmma_k_block(float* d, uint32_t a_low, uint32_t b_low, bool add) {
@@ -176,17 +138,6 @@ __device__ __forceinline__ void wgmma_k_block(float* d, uint32_t a_low, uint32_t
             wgmma_e4m3<N>(d, descriptor_of(a_low + 2 * k), descriptor_of(b_low + 2 * k), add || k > 0);
         else
             wgmma_bf16<N>(d, descriptor_of(a_low + 2 * k), descriptor_of(b_low + 2 * k), add || k > 0);
-    }
-}
-
-// This warp has done with stage s; with a cluster, both CTAs that load into it hear so.
-template <class C>
-__device__ __forceinline__ void release(Shared<C>& shared, int s, int lane) {
-    __syncwarp();
-    if constexpr (C::CLUSTER == 1) {
-        if (RACECHECK || lane == 0) mbarrier_arrive(shared_address(&shared.empty[s]));
-    } else {
-        if (lane < C::CLUSTER) mbarrier_arrive_remote(shared_address(&shared.empty[s]), lane);
     }
 }
 
@@ -200,19 +151,10 @@ __device__ __forceinline__ void pass_over(Shared<C>& shared, Stage& stage, int k
     }
 }
 
-// x * sigmoid(x) = h + h tanh(h) with h = x / 2: one special function.
-__device__ __forceinline__ float silu(float x) {
-    const float h = 0.5f * x;
-    return fmaf(h, tanh_approx(h), h);
-}
-
 __device__ __forceinline__ uint32_t two_bf16(float a, float b) {
     const __nv_bfloat162 both = __floats2bfloat162_rn(a, b);
     return *reinterpret_cast<const uint32_t*>(&both);
 }
-
-template <int ROWS>
-constexpr int PIECE_SIZE = ROWS * 2 * BLOCK / 4;  // float4
 
 // The order of two neighbours in a piece of a scaled wide tile. What is stored at once lies in registers from an even one
 // on, and so does a product; a sum in the other register bank than its product can be added to in one go. With both

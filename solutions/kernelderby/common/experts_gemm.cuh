@@ -344,7 +344,7 @@ __device__ __forceinline__ void grouped_gemm(const CUtensorMap& map, const CUten
     auto& shared = *reinterpret_cast<Shared<C>*>(raw);
     if (shared_address(raw) % 1024 != 0) __trap();  // the swizzle goes by address
     const int thread = threadIdx.x, warp = thread / 32;
-    constexpr bool LITTLE = C::LATER && !FIRST;  // is what the producers do: nobody gathers
+    constexpr bool LITTLE = C::LATER && !FIRST;  // the producers have little work: nobody gathers
     if (thread == CONSUMERS + GATHERERS) {  // the one that loads first
         for (int s = 0; s < C::STAGES; ++s) {
             mbarrier_init(shared_address(&shared.full[s]), (FIRST || C::Kind::SCALED ? GATHERERS : 0) + 1);

@@ -7,6 +7,7 @@
 #include <cuda.h>
 #include <cuda_runtime.h>
 #include "experts_gemm.cuh"
+#include "launch.cuh"
 
 namespace derby {
 
@@ -63,22 +64,9 @@ struct Call {
     int variant, slab, stores, ctas;
 };
 
-using Encode = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*, const cuuint64_t*,
-                            const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle,
-                            CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
-
-inline Encode find_encode() {
-    void* function = nullptr;
-    cudaDriverEntryPointQueryResult found;
-    if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &found) !=
-            cudaSuccess || found != cudaDriverEntryPointSuccess)
-        return nullptr;
-    return reinterpret_cast<Encode>(function);
-}
-
 // A tensor map: TMA boxes of box_rows rows and 128 bytes of a row-major matrix.
 template <class Kind>
-bool encode_map(Encode encode, CUtensorMap* map, const void* matrix, uint64_t rows, uint64_t columns,
+bool encode_map(EncodeTensorMap encode, CUtensorMap* map, const void* matrix, uint64_t rows, uint64_t columns,
                 uint32_t box_rows) {
     const cuuint64_t sizes[2] = {columns, rows}, strides[1] = {columns * Kind::BYTES};
     const cuuint32_t box[2] = {BLOCK / Kind::BYTES, box_rows}, steps[2] = {1, 1};
@@ -133,7 +121,7 @@ static cudaError_t allow(const Variant* variants, int count) {
 // Launches everything on the stream. Returns 0, or a CUDA error number, or -1 where a tensor map could not be encoded.
 template <class Kind>
 int run_experts(const Variant* variants, int variant_count, const Call* call, void* stream_pointer) {
-    static const Encode encode = find_encode();
+    static const EncodeTensorMap encode = find_encode();
     if (call->variant < 0 || call->variant >= variant_count || call->experts > MOST_EXPERTS)
         return cudaErrorInvalidValue;
     const Variant& variant = variants[call->variant];

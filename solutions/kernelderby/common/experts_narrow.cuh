@@ -6,22 +6,8 @@
 
 namespace derby {
 
-// Adds a k block's product, times both scales.
-template <int N>
-__device__ __forceinline__ void promote(float* sum, const float (&product)[N / 2], const float2 (&x_scale)[N / 8],
-                                        float w_scale) {
-#pragma unroll
-    for (int j = 0; j < N / 8; ++j) {
-        const float left = x_scale[j].x * w_scale, right = x_scale[j].y * w_scale;
-        sum[4 * j] += product[4 * j] * left;
-        sum[4 * j + 1] += product[4 * j + 1] * right;
-        sum[4 * j + 2] += product[4 * j + 2] * left;
-        sum[4 * j + 3] += product[4 * j + 3] * right;
-    }
-}
-
-// The sums of k_blocks k blocks. A stage is given back as soon as its products are made: what an SM gets of the memory is
-// what it has under way. GATHERED: the pairs came by cp.async, which the tensor core does not see without a fence.
+// The sums of k_blocks k blocks. A stage is released as soon as its products are made: an SM's share of the memory
+// bandwidth is the bytes that it has in flight. GATHERED: the pairs came by cp.async, which the tensor core does not see without a fence.
 template <class C, bool GATHERED, int N>
 __device__ __forceinline__ void accumulate_scaled(Shared<C>& shared, Stage& stage, int k_blocks, float (&sums)[N]) {
     using Kind = typename C::Kind;
@@ -82,7 +68,7 @@ template <class C, bool GATHERED, int N>
 __device__ __forceinline__ void accumulate_plain(Shared<C>& shared, Stage& stage, int k_blocks, float (&sums)[N]) {
     using Kind = typename C::Kind;
     const int lane = threadIdx.x % 32, group = threadIdx.x / 128;
-    // Zeros, though the first product need not add: what is read before it is written lives from tile to tile.
+    // Zeros, though the first product need not add: otherwise the registers would live from tile to tile.
 #pragma unroll
     for (int i = 0; i < N; ++i) sums[i] = 0.0f;
     int last = 0;

@@ -89,7 +89,7 @@ DERBY_FUNCTION int last_piece(int in_split, int stretch, int k_blocks) {
 // Blocks of up to `most` pairs that `count` pairs of an expert make.
 DERBY_FUNCTION int blocks_of(int count, int most) { return (count + most - 1) / most; }
 
-// Tiles that so many blocks of pairs of one expert make in a slab. With a cluster of two CTAs a tile is two of those of
+// The number of tiles of one expert's blocks of pairs in a slab. With a cluster of two CTAs a tile is two of those of
 // one CTA: two blocks of pairs with the same weights while there are two, and the odd block that may be left with two
 // neighbouring blocks of weights.
 DERBY_FUNCTION int tiles_of(int blocks, int slab, int cluster) {

@@ -69,6 +69,7 @@ def _locate_tile(tile, count, TILES_N: tl.constexpr, BLOCK_M: tl.constexpr, EXPE
     blocks = (count + BLOCK_M - 1) // BLOCK_M
     expert = tl.sum((tl.cumsum(blocks, 0) * TILES_N <= tile).to(tl.int32), 0)
     in_expert = tile - tl.sum(tl.where(index < expert, blocks, 0), 0) * TILES_N
+    # At least one block, since a tile past the end (looked up ahead of its use) has no expert.
     my_blocks = tl.maximum(tl.sum(tl.where(index == expert, blocks, 0), 0), 1)
     my_count = tl.sum(tl.where(index == expert, count, 0), 0)
     before = tl.sum(tl.where(index < expert, count, 0), 0)

@@ -28,6 +28,12 @@ struct Form {
     static constexpr int X_BOX = COLUMNS <= 64 || X_PART < 64 ? 16 : X_PART % 64 ? 32 : 64;
     static constexpr bool HALVES_TAIL = !SPLIT && ROWS == 256;  // the last tiles may be done as two of half the rows
     static constexpr int EMPTY_ARRIVALS = (SPLIT ? 1 : GROUPS) * WARPGROUP / WARP * CLUSTER;
+    static_assert(HALVES >= 1 && ROWS == HALVES * 64 * (SPLIT ? 1 : GROUPS), "wgmma multiplies 64 rows of a warpgroup");
+    static_assert(COLUMNS % 8 == 0 && COLUMNS <= 256, "columns of a wgmma");
+    static_assert(CLUSTER >= 1 && CLUSTER <= 8, "CTAs of a cluster that every GPU of sm_90 takes");
+    static_assert(X_PART * (SHARE_X ? CLUSTER : 1) == ROWS && W_BOX * (SHARE_X ? 1 : CLUSTER) == COLUMNS,
+                  "the CTAs of a cluster load equal parts");
+    static_assert(X_PART % X_BOX == 0 && W_BOX % 8 == 0, "whole boxes; the swizzle goes by 8 rows, 1024 bytes");
 };
 
 // What every kernel's shared memory begins with.
@@ -86,7 +92,7 @@ __device__ __forceinline__ void load_operands(Ring<F>& ring, Barriers<F::STAGES>
         const int2 tile = walk.tile(extent);
         const int rows = walk.half(extent) ? F::ROWS / 2 : F::ROWS, part = F::SHARE_X ? rows / F::CLUSTER : rows;
         const int x_first = F::SHARE_X ? walk.rank * part : 0, w_first = F::SHARE_X ? 0 : walk.rank * F::W_BOX;
-        // Boxes without a row of x are left out: what lies in their place only reaches rows that are not stored.
+        // Boxes without a row of x are left out: the old values in their place only reach rows that are not stored.
         const int inside = max((min(rows, extent.m - tile.x) + F::X_BOX - 1) / F::X_BOX * F::X_BOX, 0);
         for (int k = 0; k < extent.k_blocks; ++k, ++step) {
             const uint32_t s = step % F::STAGES;

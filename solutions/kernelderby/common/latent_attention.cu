@@ -8,7 +8,7 @@ namespace {
 template <int CTAS>
 using Form = derby::latent::Form<64, 2, 1, CTAS>;
 
-// Of a plan, in tiles, as measured: what a sequence costs, what a worker should have, how short a piece may be.
+// Constants of a plan, in tiles, as measured: the cost of a sequence, the least work of a worker, the shortest piece.
 constexpr int OVERHEAD = 2, LEAST = 3, SNAP = 3;
 
 }  // namespace

@@ -1,7 +1,7 @@
 // Which tiles of which sequences a worker of latent attention takes.
 //
-// All sequences' tiles stand in one line, each sequence with `overhead` tiles more in front, for what it costs to begin
-// and to end one. The line is cut into equal stretches, one a worker. Every worker works out its own from the lengths.
+// All sequences' tiles stand in one line. Each sequence has `overhead` tiles more in front, for the cost of its begin and
+// end. The line is cut into equal stretches, one a worker. Every worker computes its own from the lengths.
 #pragma once
 #include <cuda_runtime.h>
 

@@ -65,18 +65,18 @@ __device__ __forceinline__ void multiply_again(float (&s)[S::N / 2], uint32_t q,
 // Warpgroups take turns: `turn` waits for this one's, `pass` gives it to the next.
 template <typename S>
 __device__ __forceinline__ void turn(int warpgroup) {
-    if constexpr (S::WARPGROUPS > 1 && !S::SPLIT) named_barrier_sync(1 + warpgroup, 256);
+    if constexpr (S::WARPGROUPS > 1 && !S::SPLIT) named_barrier_sync(TURN + warpgroup, 256);
 }
 
 template <typename S>
 __device__ __forceinline__ void pass(int warpgroup) {
     if constexpr (S::WARPGROUPS > 1 && !S::SPLIT)
-        named_barrier_arrive(1 + (warpgroup + 1 == S::WARPGROUPS ? 0 : warpgroup + 1), 256);
+        named_barrier_arrive(TURN + (warpgroup + 1 == S::WARPGROUPS ? 0 : warpgroup + 1), 256);
 }
 
-// What lies behind the last key has a weight of 0, which makes nothing of it unless it is infinite or not a number, as
-// free slots of a page or the next sequence's values may be (whole pages behind the last are zeros already). Each
-// warpgroup clears it for itself: all write the same.
+// Values behind the last key have a weight of 0, but 0 times an infinite value or NaN is NaN. Free slots of a page and the
+// next sequence may hold such values (whole pages behind the last are zeros already). Each warpgroup clears them for
+// itself: all write the same.
 template <typename S>
 __device__ __forceinline__ void clear_values(uint32_t v, int keys, int warpgroup) {
     constexpr int CHUNKS = S::V_ROW / 16;
@@ -201,8 +201,8 @@ __device__ __forceinline__ void consume(const AttentionCall& call, SharedMap<S> 
     if (warpgroup == 0) turn<S>(0);
 }
 
-// Rows of queries that no head and token of a tile has: zeros, since what they hold has a say in when a warp follows
-// its highest scores.
+// Rows of a tile without a head and token: zeros, since their values influence when a warp follows its highest
+// scores.
 template <typename S>
 __device__ __forceinline__ void clear_unused_queries(const AttentionCall& call, SharedMap<S> shared) {
     const int used = call.pack * call.tile_tokens, words = (S::M - used) * (ROW_BYTES / 16);

@@ -4,8 +4,8 @@
 #include <atomic>
 #include <cuda_runtime.h>
 
-// A static one for each kernel. `set` (-> cudaError_t) is called where it has not yet succeeded on the current device;
-// whatever it sets, two threads may set it at once. Devices from 64 on are set up at each call.
+// Each kernel has a static one. `set` (-> cudaError_t) is called if it has not yet succeeded on the current device. Two
+// threads may call it at once. Devices from 64 on are set up at each call.
 class OnceADevice {
   static constexpr int MOST = 64;
   std::atomic<bool> done[MOST] = {};

@@ -232,8 +232,8 @@ __device__ __forceinline__ uint4 load_constant16(const void* from) {
     return v;
 }
 
-// Where `wanted`, counts one up and sets `before` to what the counter was. An increment: of an addition the assembler makes
-// one for the whole warp, with shuffles that wait for it on the spot.
+// If `wanted`, increments the counter and sets `before` to its former value. An increment, because the assembler turns an
+// addition into one for the whole warp, with shuffles that wait for it at once.
 __device__ __forceinline__ void take_ticket(int* counter, bool wanted, int& before) {
     asm volatile("{\n.reg .pred p;\nsetp.ne.s32 p, %2, 0;\n@p atom.global.inc.u32 %0, [%1], 0x7fffffff;\n}"
                  : "+r"(before) : "l"(counter), "r"(static_cast<int>(wanted)) : "memory");

@@ -10,10 +10,11 @@
 #pragma once
 #include <cuda_bf16.h>
 
+#include "any_gpu.cuh"
 #include "cluster.cuh"
 
 enum Operator { ADD_RMS, LAYER, L2 };
-enum Stream { NOTHING, LOADS, BOTH };  // what asks to leave the second-level cache first, as in rowwise.py
+enum Stream { NOTHING, LOADS, BOTH };  // accesses marked to leave the L2 cache first, as in rowwise.py
 
 // What a kernel is compiled for. THREADS: whole warps. AHEAD: whether rows are asked for before their turn.
 template <int COLUMNS_, int THREADS_, Stream STREAM_, bool AHEAD_>
@@ -21,6 +22,8 @@ struct Form {
   static constexpr int COLUMNS = COLUMNS_, THREADS = THREADS_;
   static constexpr Stream STREAM = STREAM_;
   static constexpr bool AHEAD = AHEAD_;
+  static_assert(THREADS % 32 == 0 && THREADS <= 1024, "whole warps of one block");
+  static_assert(COLUMNS % 8 == 0 && COLUMNS >= 8, "a row is read 16 bytes at a time");
 };
 
 // Tensors of `rows` rows, weight and bias of one; what an operator has not is null. ahead: in rows.
@@ -34,49 +37,6 @@ struct Rows {
 struct Sums { float of_warps[2][32]; };
 
 constexpr unsigned LANES = 0xffffffffu;
-
-__device__ __forceinline__ unsigned long long leaves_first() {
-  unsigned long long policy = 0;
-#ifdef __CUDACC__
-  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-#endif
-  return policy;
-}
-
-template <bool FIRST>
-__device__ __forceinline__ uint4 read(const uint4* from, unsigned long long policy) {
-#ifdef __CUDACC__
-  uint4 v;
-  if constexpr (FIRST) {
-    asm volatile("ld.global.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(from), "l"(policy));
-  } else {
-    asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(from));
-  }
-  return v;
-#else
-  return *from;
-#endif
-}
-
-template <bool FIRST>
-__device__ __forceinline__ void write(uint4* to, uint4 v, unsigned long long policy) {
-#ifdef __CUDACC__
-  if constexpr (FIRST) {
-    asm volatile("st.global.L2::cache_hint.v4.u32 [%0], {%1, %2, %3, %4}, %5;"
-                 :: "l"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w), "l"(policy) : "memory");
-    return;
-  }
-#endif
-  *to = v;
-}
-
-__device__ __forceinline__ void fetch(const uint4* row, int vectors) {
-#ifdef __CUDACC__
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" :: "l"(row), "r"(vectors * 16) : "memory");
-#endif
-}
 
 __device__ __forceinline__ void unpack(uint4 from, float (&to)[8]) {
   unsigned words[4] = {from.x, from.y, from.z, from.w};

@@ -17,8 +17,8 @@
 
 namespace derby {
 
-// Before the first product, and after registers of d or a were written. Not for operands in shared memory: what threads
-// wrote there wants fence_async_proxy.
+// Before the first product, and after registers of d or a were written. Not for operands in shared memory: data that
+// threads wrote there needs fence_async_proxy.
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void wgmma_commit_group() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <int PENDING>
@@ -35,8 +35,8 @@ __device__ __forceinline__ void pin(float* d) {
 
 // Descriptors --------------------------------------------- <#asynchronous-warpgroup-level-matrix-shared-memory-layout>
 
-// An operand in shared memory is what TMA makes of a box with this swizzle: rows of swizzle_bytes(), eight to an atom
-// that is aligned to its size. The values are bits 62 and 63 of the descriptor.
+// An operand in shared memory lies as TMA writes a box with this swizzle: rows of swizzle_bytes(), eight to an atom that
+// is aligned to its size. The values are bits 62 and 63 of the descriptor.
 enum class Swizzle : int { B128 = 1, B64 = 2, B32 = 3 };
 __host__ __device__ constexpr int swizzle_bytes(Swizzle swizzle) { return 256 >> static_cast<int>(swizzle); }
 

@@ -3,18 +3,6 @@
 
 using namespace derby;
 
-namespace {
-
-template <int D, int KEYS, int GROUPS, int STAGES, bool SPLIT>
-using Full = AttentionShape<D, KEYS, GROUPS, STAGES, SPLIT, false, false>;
-
-template <typename S>
-struct Of {
-    using Shape = S;
-};
-
-}  // namespace
-
 // Shapes as in the definition.
 // The plan, as planning.py makes it: split: which of the head size's two kernels; first_cut, cut_tiles, chunks,
 // chunk_blocks, section_heads, trusting: as in AttentionCall; sorted: as launch_long_attention() takes it. counters:
@@ -46,14 +34,6 @@ extern "C" int derby_attention_forward_sm90_run(
     const auto launch = [&](auto kernel) {
         return int(launch_long_attention<typename decltype(kernel)::Shape>(tensors, call, sorted, processors, stream));
     };
-    switch (rounded_head_dim(head_dim)) {
-        case 64: return split ? launch(Of<Full<64, 64, 2, 4, true>>{}) : launch(Of<Full<64, 128, 3, 2, false>>{});
-        case 72: return split ? launch(Of<Full<72, 64, 2, 4, true>>{}) : launch(Of<Full<72, 128, 3, 2, false>>{});
-        case 80: return split ? launch(Of<Full<80, 64, 2, 4, true>>{}) : launch(Of<Full<80, 112, 3, 2, false>>{});
-        case 96: return split ? launch(Of<Full<96, 64, 2, 4, true>>{}) : launch(Of<Full<96, 96, 3, 2, false>>{});
-        case 128: return split ? launch(Of<Full<128, 64, 2, 4, true>>{}) : launch(Of<Full<128, 128, 2, 2, false>>{});
-        case 192: return split ? int(cudaErrorInvalidValue) : launch(Of<Full<192, 112, 2, 2, false>>{});
-        case 256: return split ? int(cudaErrorInvalidValue) : launch(Of<Full<256, 80, 2, 2, false>>{});
-    }
+    switch (rounded_head_dim(head_dim)) { DERBY_HEAD_DIMS(split, launch, false, false) }  // CAUSAL, PAGED
     return cudaErrorInvalidValue;
 }

@@ -33,5 +33,7 @@ def run(query, key, value, cu_seqlens_q, cu_seqlens_k, max_seqlen, sm_scale, out
     """query, key, value bfloat16 [num_tokens, heads, head_dim], cu_seqlens_q, cu_seqlens_k int32 [num_seqs + 1]; the
     other two are numbers -> output like query."""
     check(query, key, value, cu_seqlens_q, cu_seqlens_k, output)
+    if not output.numel():
+        return
     inputs = query, key, value, cu_seqlens_q, cu_seqlens_k, max_seqlen, sm_scale
     run_with(choose(*inputs), *inputs, output)

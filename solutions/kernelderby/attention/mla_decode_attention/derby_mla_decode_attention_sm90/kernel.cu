@@ -27,6 +27,8 @@ struct Arguments {
 template <int NT, int T>
 struct Kernel {
   static constexpr int HEADS = 8 * NT, ROWS = T / 16, SHARES = WARPS / ROWS;  // warps to 16 tokens, which share products
+  static_assert(ROWS >= 1 && WARPS % ROWS == 0, "every 16 tokens have as many warps");
+  static_assert(T % WARPS == 0 && HEADS % WARPS == 0, "warps fetch as many rows each");
   static constexpr bool OVER = NT >= 4;  // the others' outputs lie over queries and tiles, once all have used theirs
   struct Tile {
     __nv_bfloat16 rows[T][PITCH];
@@ -61,9 +63,10 @@ struct Kernel {
     for (int row = 0; row < ROWS_OF; row += WARPS) {
       bool valid = row + warp < count;
       const __nv_bfloat16* source = valid ? mine + row * KEY : from;
-      fetch(place + row * PITCH * 2, source, valid);
-      fetch(place + row * PITCH * 2 + 512, source + (valid ? 256 : 0), valid);
-      if (lane < 8) fetch(place + row * PITCH * 2 + 1024, source + (valid ? 512 : 0), valid);
+      const int bytes = valid ? 16 : 0;
+      cp_async16(place + row * PITCH * 2, source, bytes);
+      cp_async16(place + row * PITCH * 2 + 512, source + (valid ? 256 : 0), bytes);
+      if (lane < 8) cp_async16(place + row * PITCH * 2 + 1024, source + (valid ? 512 : 0), bytes);
     }
   }
 
@@ -96,10 +99,10 @@ struct Kernel {
       int part = step * SHARES + mine;
       if (KEY / 16 % SHARES && part >= KEY / 16) break;
       uint32_t a[4], b[4];
-      load_matrices(a, key + part * 32);
+      ldmatrix_x4(a, key + part * 32);
 #pragma unroll
       for (int n = 0; n < NT; n += 2) {
-        load_matrices(b, query + part * 32 + n * 8 * PITCH * 2);
+        ldmatrix_x4(b, query + part * 32 + n * 8 * PITCH * 2);
         multiply(found[step % CHAINS][n], a[0], a[1], a[2], a[3], b[0], b[1]);
         if (NT > 1) multiply(found[0][(n + 1) % NT], a[0], a[1], a[2], a[3], b[2], b[3]);
       }
@@ -142,9 +145,9 @@ struct Kernel {
       most[n] = greatest;
       sum[n] *= factor;
 #pragma unroll
-      for (int i = 0; i < T / 4; i++) s[i] = power_of_two(s[i] - greatest), sum[n] += s[i];
+      for (int i = 0; i < T / 4; i++) s[i] = exp2_approx(s[i] - greatest), sum[n] += s[i];
 #pragma unroll
-      for (int i = 0; i < T / 8; i++) weights[n][i / 2][i % 2] = pack(s[2 * i], s[2 * i + 1]);
+      for (int i = 0; i < T / 8; i++) weights[n][i / 2][i % 2] = pack_bf16(s[2 * i], s[2 * i + 1]);
       float low = __shfl_sync(~0u, factor, 8 * corner), high = __shfl_sync(~0u, factor, 8 * corner + 4);
 #pragma unroll
       for (int i = 0; i < 4; i++) found[n][i].x *= low, found[n][i].y *= high, found[n][i].z *= low, found[n][i].w *= high;
@@ -156,7 +159,7 @@ struct Kernel {
 #pragma unroll
       for (int i = 0; i < 4; i++) {
         uint32_t a[4];
-        load_matrices_turned(a, value + row * 16 * PITCH * 2 + i * 32);
+        ldmatrix_x4_transposed(a, value + row * 16 * PITCH * 2 + i * 32);
 #pragma unroll
         for (int n = 0; n < NT; n++) multiply(found[n][i], a[0], a[1], a[2], a[3], weights[n][row][0], weights[n][row][1]);
       }
@@ -168,15 +171,16 @@ struct Kernel {
     length = __ldg(given.context_lens + sequence);
     if (tile * T < given.longest) fetch_tile(tile, 0, given.longest);  // before the length is known
     fetch_rows<HEADS>(shared.query, given.query + (static_cast<long long>(sequence) * given.heads + first_head) * KEY, heads);
-    fetched();
+    cp_async_commit_group();
     if (given.splits > 1) {
       if (threadIdx.x == 0) {
-        set_up(shared_address(&shared.sent));
-        set_up_seen();
-        expect(shared_address(&shared.sent), NT * LATENT / 16 * 32 * sizeof(float4) + given.splits * HEADS * sizeof(float2));
+        mbarrier_init(shared_address(&shared.sent), 1);
+        fence_mbarrier_init();
+        mbarrier_arrive_expect_tx(shared_address(&shared.sent),
+                                  NT * LATENT / 16 * 32 * sizeof(float4) + given.splits * HEADS * sizeof(float2));
       }
       if (OVER) __syncthreads();
-      if (!OVER) cluster_arrive();
+      if (!OVER) cluster_arrive_relaxed();
     }
 #pragma unroll
     for (int n = 0; n < NT; n++) {
@@ -188,10 +192,10 @@ struct Kernel {
       int next = tile + given.splits;
       if (next * T < length) {
         fetch_tile(next, stage ^ 1, length);
-        fetched();
-        wait_fetched<1>();
+        cp_async_commit_group();
+        cp_async_wait_group<1>();
       } else {
-        wait_fetched<0>();
+        cp_async_wait_group<0>();
       }
       __syncthreads();
       score(stage);
@@ -202,7 +206,7 @@ struct Kernel {
       __syncthreads();
       stage ^= 1;
     }
-    wait_fetched<0>();  // a block without a token has not waited yet
+    cp_async_wait_group<0>();  // a block without a token has not waited yet
 #pragma unroll
     for (int n = 0; n < NT; n++) {
       sum[n] += __shfl_xor_sync(~0u, sum[n], 1);
@@ -226,24 +230,25 @@ struct Kernel {
     int each = LATENT / 16 / given.splits, log_each = 31 - __clz(each);  // groups of 16 dimensions for a block
     auto gathered = OVER ? reinterpret_cast<float4(*)[32]>(shared.query) : shared.gathered;
     uint32_t sent = shared_address(&shared.sent);
-    if (OVER) cluster_arrive_having_read();
+    if (OVER) cluster_arrive();
     cluster_wait();
 #pragma unroll
     for (int i = 0; i < 4; i++) {
       int group = 4 * warp + i, to = group >> log_each, place = (split * each + (group & (each - 1))) * NT;
-      uint32_t theirs = address_in(sent, to);
+      uint32_t theirs = cluster_address(sent, to);
 #pragma unroll
-      for (int n = 0; n < NT; n++) send(address_in(shared_address(&gathered[place + n][lane]), to), found[n][i], theirs);
+      for (int n = 0; n < NT; n++)
+        store_async(cluster_address(shared_address(&gathered[place + n][lane]), to), found[n][i], theirs);
     }
     for (int to = warp; to < given.splits; to += WARPS) {
-      uint32_t theirs = address_in(sent, to);
+      uint32_t theirs = cluster_address(sent, to);
 #pragma unroll
       for (int n = 0; n < NT; n++) {
-        uint32_t place = address_in(shared_address(&shared.statistics[split][8 * n + quad]), to);
-        if (corner == 0) send(place, make_float2(most[n], sum[n]), theirs);
+        uint32_t place = cluster_address(shared_address(&shared.statistics[split][8 * n + quad]), to);
+        if (corner == 0) store_async(place, make_float2(most[n], sum[n]), theirs);
       }
     }
-    await(sent, 0);
+    mbarrier_wait_cluster(sent, 0);
 #pragma unroll 1
     for (int i = warp; i < each * NT; i += WARPS) {
       int n = i % NT, head = 8 * n + 2 * corner;
@@ -267,7 +272,8 @@ struct Kernel {
 
   // 16 dimensions of 8 heads.
   __device__ __forceinline__ void write(int n, int group, float4 all, float low, float high) {
-    uint32_t first = turned(pack(all.x * low, all.y * high)), second = turned(pack(all.z * low, all.w * high));
+    uint32_t first = movmatrix_transposed(pack_bf16(all.x * low, all.y * high));
+    uint32_t second = movmatrix_transposed(pack_bf16(all.z * low, all.w * high));
     int head = 8 * n + quad;
     if (head >= heads) return;
     uint32_t* to = reinterpret_cast<uint32_t*>(given.output + (static_cast<long long>(sequence) * given.heads +

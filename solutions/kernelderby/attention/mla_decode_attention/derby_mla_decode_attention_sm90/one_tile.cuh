@@ -5,7 +5,6 @@
 // tile each; fewer than 65,536 sequences.
 
 #pragma once
-#include "decode_loads.cuh"
 #include "decode_mma.cuh"
 #include "once_a_device.cuh"
 
@@ -41,9 +40,9 @@ struct Shape {
 
 // A row of 72 times 16 bytes by a warp.
 __device__ __forceinline__ void copy_row(uint32_t to, const __nv_bfloat16* from, int lane) {
-  copy_vector(to, from);
-  copy_vector(to + 512, from + 256);
-  if (lane < 8) copy_vector(to + 1024, from + 512);
+  cp_async16(to, from);
+  cp_async16(to + 512, from + 256);
+  if (lane < 8) cp_async16(to + 1024, from + 512);
 }
 
 // What of a pair of values stays where tokens from `end` on do not count.
@@ -58,7 +57,7 @@ __global__ void __launch_bounds__(THREADS, 1) derby_mla_decode_attention_tile(co
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, quad = lane / 4, corner = lane % 4;
   const unsigned block = blockIdx.x % BLOCKS, first_head = blockIdx.x / BLOCKS * HEADS, sequence = blockIdx.y;
   const int start = block * T, heads = min(HEADS, a.heads - int(first_head));
-  const int length = load_index(a.context_lens + sequence);
+  const int length = load_constant_index(a.context_lens + sequence);
   __syncwarp();  // this first
 
   // Before the length is known: what lies behind the last token does not count. In the place of rows and heads that are
@@ -72,21 +71,21 @@ __global__ void __launch_bounds__(THREADS, 1) derby_mla_decode_attention_tile(co
   }
   from = a.query + (mine + min(warp, heads - 1)) * KEY + 8 * lane;
   copy_row(shared_address(&shared.query[warp][8 * lane]), from, lane);
-  fetched();
+  cp_async_commit_group();
   const uint32_t sent = shared_address(&shared.sent);
   if (BLOCKS > 1) {
     if (threadIdx.x == 0) {
-      set_up(sent);
-      set_up_seen();
-      expect(sent, LATENT / 16 * 32 * sizeof(float4) + BLOCKS * HEADS * sizeof(float2));
+      mbarrier_init(sent, 1);
+      fence_mbarrier_init();
+      mbarrier_arrive_expect_tx(sent, LATENT / 16 * 32 * sizeof(float4) + BLOCKS * HEADS * sizeof(float2));
     }
-    cluster_arrive();
+    cluster_arrive_relaxed();
   }
 
   // Of head quad: most and sum. Of heads 2 corner (x, z) and the next (y, w): outputs of the warp's 64 dimensions.
   float most = -INFINITY, sum = 0;
   float4 found[4] = {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}};
-  wait_fetched<0>();
+  cp_async_wait_group<0>();
   if (start < length) {
     __syncthreads();
     const int rows = warp % S::ROWS * 16, share = warp / S::ROWS;
@@ -98,8 +97,8 @@ __global__ void __launch_bounds__(THREADS, 1) derby_mla_decode_attention_tile(co
       uint32_t x[S::AT_ONCE][4], y[S::AT_ONCE][2];
 #pragma unroll
       for (int i = 0; i < S::AT_ONCE; i++) {
-        load_matrices(x[i], key + ((first + i) * S::SHARES + share) * 32);
-        load_two_matrices(y[i], query + ((first + i) * S::SHARES + share) * 32);
+        ldmatrix_x4(x[i], key + ((first + i) * S::SHARES + share) * 32);
+        ldmatrix_x2(y[i], query + ((first + i) * S::SHARES + share) * 32);
       }
 #pragma unroll
       for (int i = 0; i < S::AT_ONCE; i++) {
@@ -116,7 +115,7 @@ __global__ void __launch_bounds__(THREADS, 1) derby_mla_decode_attention_tile(co
 #pragma unroll
     for (int row = 0; row < S::ROWS; row++) {
 #pragma unroll
-      for (int i = 0; i < 4; i++) load_matrices_turned(value[row][i], values + row * 16 * PITCH * 2 + i * 32);
+      for (int i = 0; i < 4; i++) ldmatrix_x4_transposed(value[row][i], values + row * 16 * PITCH * 2 + i * 32);
     }
     __syncthreads();
     float2 s[T / 8];  // tokens 2 corner and the next, in steps of 8
@@ -138,9 +137,9 @@ __global__ void __launch_bounds__(THREADS, 1) derby_mla_decode_attention_tile(co
     uint32_t weights[T / 8];
 #pragma unroll
     for (int i = 0; i < T / 8; i++) {
-      s[i].x = power_of_two(s[i].x - most), s[i].y = power_of_two(s[i].y - most);
+      s[i].x = exp2_approx(s[i].x - most), s[i].y = exp2_approx(s[i].y - most);
       sum += s[i].x + s[i].y;
-      weights[i] = pack(s[i].x, s[i].y);
+      weights[i] = pack_bf16(s[i].x, s[i].y);
     }
     if (length < start + T) {  // free slots may hold anything, and 0 times NaN is NaN
 #pragma unroll
@@ -163,12 +162,13 @@ __global__ void __launch_bounds__(THREADS, 1) derby_mla_decode_attention_tile(co
   }
 
   auto write = [&](int group, float4 all, float low, float high) {  // 16 dimensions of 8 heads
-    uint32_t first = turned(pack(all.x * low, all.y * high)), second = turned(pack(all.z * low, all.w * high));
+    uint32_t first = movmatrix_transposed(pack_bf16(all.x * low, all.y * high));
+    uint32_t second = movmatrix_transposed(pack_bf16(all.z * low, all.w * high));
     if (quad >= heads) return;
     auto place = reinterpret_cast<uint32_t*>(a.output + (mine + quad) * LATENT + 16 * group + 2 * corner);
     place[0] = first, place[4] = second;
   };
-  auto inverse = [](float total) { return total > 0 ? reciprocal(total) : 0.f; };  // 0: an empty sequence
+  auto inverse = [](float total) { return total > 0 ? reciprocal_approx(total) : 0.f; };  // 0: an empty sequence
   if (BLOCKS == 1) {
     float by = inverse(sum), low = __shfl_sync(~0u, by, 8 * corner), high = __shfl_sync(~0u, by, 8 * corner + 4);
 #pragma unroll
@@ -181,13 +181,13 @@ __global__ void __launch_bounds__(THREADS, 1) derby_mla_decode_attention_tile(co
   for (int i = 0; i < 4; i++) {
     int group = 4 * warp + i, to_block = group / S::EACH;
     uint32_t place = shared_address(&shared.gathered[block * S::EACH + group % S::EACH][lane]);
-    send(address_in(place, to_block), found[i], address_in(sent, to_block));
+    store_async(cluster_address(place, to_block), found[i], cluster_address(sent, to_block));
   }
   if (warp < BLOCKS && corner == 0) {
     uint32_t place = shared_address(&shared.statistics[block][quad]);
-    send(address_in(place, warp), make_float2(most, sum), address_in(sent, warp));
+    store_async(cluster_address(place, warp), make_float2(most, sum), cluster_address(sent, warp));
   }
-  await(sent, 0);
+  mbarrier_wait_cluster(sent, 0);
 #pragma unroll 1
   for (int i = warp; i < S::EACH; i += WARPS) {
     float4 statistic[BLOCKS], part[BLOCKS];  // of two heads: most and sum, twice
@@ -201,8 +201,8 @@ __global__ void __launch_bounds__(THREADS, 1) derby_mla_decode_attention_tile(co
     float4 all = {0, 0, 0, 0};
 #pragma unroll
     for (int b = 0; b < BLOCKS; b++) {
-      float low = statistic[b].x == -INFINITY ? 0 : power_of_two(statistic[b].x - whole.x);
-      float high = statistic[b].z == -INFINITY ? 0 : power_of_two(statistic[b].z - whole.y);
+      float low = statistic[b].x == -INFINITY ? 0 : exp2_approx(statistic[b].x - whole.x);
+      float high = statistic[b].z == -INFINITY ? 0 : exp2_approx(statistic[b].z - whole.y);
       total.x += low * statistic[b].y, total.y += high * statistic[b].w;
       all.x += low * part[b].x, all.y += high * part[b].y, all.z += low * part[b].z, all.w += high * part[b].w;
     }

@@ -26,15 +26,17 @@ constexpr int PAGE = 16, MOST_SPLITS = 16, MOST_WARPS = 8, MOST_ROWS = 1 << 15; 
 
 __device__ __forceinline__ uint4 load_or_zero(const __nv_bfloat16* place, bool valid) {
   uint4 result = {0, 0, 0, 0};
-  if (valid) result = load(place);
+  if (valid) result = load_constant16(place);
   return result;
 }
 
-// D: head_dim rounded up to 64, 128 or 256. NT: groups of 8 query heads, 1 or, of up to 128 values, 2. EXACT: head_dim is D. ONCE: no warp has more than
-// one page.
+// D: head_dim rounded up to 64, 128 or 256. NT: groups of 8 query heads, 1 or, of up to 128 values, 2. EXACT: head_dim is
+// D. ONCE: no warp has more than one page.
 template <int D, int NT, bool EXACT, bool ONCE>
 struct Kernel {
   static constexpr int HEADS = 8 * NT, FOURS = D / 4, LOG_FOURS = D == 64 ? 4 : D == 128 ? 5 : 6;
+  static_assert(FOURS == 1 << LOG_FOURS && FOURS >= MOST_SPLITS, "each block of a cluster writes whole fours of dimensions");
+  static_assert(NT == 1 || (NT == 2 && D <= 128), "registers for the queries and outputs of 16 heads");
   // Shared memory: a barrier (16 bytes); greatest score and sum of weights, float2 [parts][HEADS]; unnormalised outputs of
   // this block's dimensions, float4 [parts][HEADS][each + 1]. A warp of the cluster is a part; `each` x 4 dimensions are a
   // block's. The one more keeps the warps' stores off each other's banks, for which also 64 dimensions lie as 2 x 8 x 4:
@@ -115,11 +117,11 @@ struct Kernel {
     if (!ONCE && tile + stride < given.table_width) next = __ldg(table + tile + stride);
     if (given.log_splits) {
       if (threadIdx.x == 0) {
-        set_up(shared_address(barrier));
-        set_up_seen();
-        expect(shared_address(barrier), parts * heads * (each * sizeof(float4) + sizeof(float2)));
+        mbarrier_init(shared_address(barrier), 1);
+        fence_mbarrier_init();
+        mbarrier_arrive_expect_tx(shared_address(barrier), parts * heads * (each * sizeof(float4) + sizeof(float2)));
       }
-      cluster_arrive();
+      cluster_arrive_relaxed();
     }
     uint4 query[NT][D / 32];
 #pragma unroll
@@ -172,7 +174,7 @@ struct Kernel {
     if (given.log_splits) {
       cluster_wait();
       leave<true>();
-      await(shared_address(barrier), 0);
+      mbarrier_wait_cluster(shared_address(barrier), 0);
     } else {
       leave<false>();
       __syncthreads();
@@ -196,10 +198,11 @@ struct Kernel {
         factor[h] = ONCE ? 0 : share(most[n][h], greatest);
         most[n][h] = greatest;
 #pragma unroll
-        for (int i = 0; i < 2; i++) s[i][h] = power_of_two(s[i][h] - greatest);
+        for (int i = 0; i < 2; i++) s[i][h] = exp2_approx(s[i][h] - greatest);
         sum[n][h] = sum[n][h] * factor[h] + s[0][h] + s[1][h];
       }
-      weights[n][0] = turned(pack(s[0][0], s[0][1])), weights[n][1] = turned(pack(s[1][0], s[1][1]));
+      weights[n][0] = movmatrix_transposed(pack_bf16(s[0][0], s[0][1]));
+      weights[n][1] = movmatrix_transposed(pack_bf16(s[1][0], s[1][1]));
       if (!ONCE) {
 #pragma unroll
         for (int i = 0; i < D / 16; i++) {
@@ -234,7 +237,7 @@ struct Kernel {
         float2* statistic = statistics + part * HEADS + mine;
         if (!FAR && quad == 0) *statistic = both;
         for (int to = quad; FAR && to < 1 << given.log_splits; to += 8) {
-          send(address_in(shared_address(statistic), to), both, address_in(shared_address(barrier), to));
+          store_async(cluster_address(shared_address(statistic), to), both, cluster_address(shared_address(barrier), to));
         }
 #pragma unroll
         for (int i = 0; i < D / 32; i++) {
@@ -243,7 +246,7 @@ struct Kernel {
           int at = 8 * i + quad, to = at >> log_each;
           float4* place = outputs + (part * HEADS + mine) * (each + 1) + (at & (each - 1));
           if (FAR) {
-            send(address_in(shared_address(place), to), four, address_in(shared_address(barrier), to));
+            store_async(cluster_address(shared_address(place), to), four, cluster_address(shared_address(barrier), to));
           } else {
             *place = four;
           }
@@ -279,7 +282,7 @@ struct Kernel {
   __device__ __forceinline__ void write(int h, int dim, float4 found, float factor) {
     __nv_bfloat16* to = given.output + (static_cast<long long>(sequence) * given.kv_heads * given.group + first_head + h) *
                         given.head_dim + dim;
-    uint2 words = {pack(found.x * factor, found.y * factor), pack(found.z * factor, found.w * factor)};
+    uint2 words = {pack_bf16(found.x * factor, found.y * factor), pack_bf16(found.z * factor, found.w * factor)};
     if (inside(dim)) *reinterpret_cast<uint2*>(to) = words;
   }
 };

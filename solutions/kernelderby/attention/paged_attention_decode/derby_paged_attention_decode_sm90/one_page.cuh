@@ -10,7 +10,6 @@
 // addresses a multiple of 16.
 
 #pragma once
-#include "decode_loads.cuh"
 #include "decode_mma.cuh"
 #include "once_a_device.cuh"
 
@@ -32,11 +31,11 @@ struct Values {
   uint32_t words[WORDS];
 };
 __device__ __forceinline__ void load_values(Values<4>& into, const void* place) {
-  uint4 all = load(place);
+  uint4 all = load_constant16(place);
   into.words[0] = all.x, into.words[1] = all.y, into.words[2] = all.z, into.words[3] = all.w;
 }
 __device__ __forceinline__ void load_values(Values<2>& into, const void* place) {
-  uint2 all = load_pair(place);
+  uint2 all = load_constant8(place);
   into.words[0] = all.x, into.words[1] = all.y;
 }
 
@@ -49,6 +48,9 @@ struct Shape {
   static constexpr int EACH = D / 4 / BLOCKS;            // fours of dimensions that a block writes
   static constexpr int WORDS = DIMS >= 64 ? 4 : 2;       // of a token's values that a lane loads at once
   static constexpr int ROWS = DIMS / (16 * WORDS);       // how often
+  static_assert(W >= 1 && W <= 8 && BLOCKS >= 1 && BLOCKS <= 8, "a cluster of blocks that every GPU of sm_90 takes");
+  static_assert(ROWS * 16 * WORDS == DIMS, "whole loads of a token's values");
+  static_assert(EACH * 4 * BLOCKS == D, "every block writes whole fours of dimensions");
   struct Shared {
     uint64_t barrier;
     alignas(16) float2 statistics[PARTS][HEADS];  // greatest score and sum of weights
@@ -66,14 +68,14 @@ __global__ void __launch_bounds__(32 * W) derby_paged_attention_decode_page(cons
   const int part = SLICED ? warp : block * W + warp, heads = a.group;  // the part is that of its page
 
   const unsigned entry = min(part, a.table_width - 1);
-  unsigned page = load_index(a.block_table + (static_cast<size_t>(sequence) * unsigned(a.table_width) + entry));
-  const int left = load_index(a.context_lens + sequence) - part * PAGE;  // tokens of this page and those behind it
+  unsigned page = load_constant_index(a.block_table + (static_cast<size_t>(sequence) * unsigned(a.table_width) + entry));
+  const int left = load_constant_index(a.context_lens + sequence) - part * PAGE;  // tokens of this page and those behind it
   __syncwarp();  // these first
   const size_t first_head = (static_cast<size_t>(sequence) * unsigned(a.kv_heads) + head) * unsigned(heads);
   uint4 query[D / 32];
   const __nv_bfloat16* mine = a.query + (first_head + min(quad, heads - 1)) * D + 8 * corner;
 #pragma unroll
-  for (int j = 0; j < D / 32; j++) query[j] = load(mine + 32 * j);
+  for (int j = 0; j < D / 32; j++) query[j] = load_constant16(mine + 32 * j);
 
   // Where this lane's tokens begin in page 0: all that can be known before the page is.
   const unsigned token = a.kv_heads * D, page_bytes = PAGE * token * 2;
@@ -93,11 +95,11 @@ __global__ void __launch_bounds__(32 * W) derby_paged_attention_decode_page(cons
   const uint32_t barrier = shared_address(&shared.barrier);
   if (S::CLUSTER) {
     if (threadIdx.x == 0) {
-      set_up(barrier);
-      set_up_seen();
-      expect(barrier, S::PARTS * heads * (EACH * sizeof(float4) + sizeof(float2)));
+      mbarrier_init(barrier, 1);
+      fence_mbarrier_init();
+      mbarrier_arrive_expect_tx(barrier, S::PARTS * heads * (EACH * sizeof(float4) + sizeof(float2)));
     }
-    cluster_arrive();
+    cluster_arrive_relaxed();
   }
 
   uint4 key[D / 32][2];
@@ -108,7 +110,7 @@ __global__ void __launch_bounds__(32 * W) derby_paged_attention_decode_page(cons
 #pragma unroll
     for (int i = 0; i < 2; i++)
 #pragma unroll
-      for (int j = 0; j < D / 32; j++) key[j][i] = load(in_page(keys[i]) + 64 * j);
+      for (int j = 0; j < D / 32; j++) key[j][i] = load_constant16(in_page(keys[i]) + 64 * j);
 #pragma unroll
     for (int i = 0; i < 4; i++)
 #pragma unroll
@@ -147,10 +149,11 @@ __global__ void __launch_bounds__(32 * W) derby_paged_attention_decode_page(cons
       for (int i = 0; i < 2; i++) s[i][h] = quad + 8 * i < left ? s[i][h] * a.scale : -INFINITY;
       most[h] = most_of_rows(fmaxf(s[0][h], s[1][h]));
 #pragma unroll
-      for (int i = 0; i < 2; i++) s[i][h] = power_of_two(s[i][h] - most[h]);
+      for (int i = 0; i < 2; i++) s[i][h] = exp2_approx(s[i][h] - most[h]);
       sum[h] = s[0][h] + s[1][h];
     }
-    uint32_t low = turned(pack(s[0][0], s[0][1])), high = turned(pack(s[1][0], s[1][1]));
+    uint32_t low = movmatrix_transposed(pack_bf16(s[0][0], s[0][1]));
+    uint32_t high = movmatrix_transposed(pack_bf16(s[1][0], s[1][1]));
 #pragma unroll
     for (int j = 0; j < S::ROWS; j++) {
 #pragma unroll
@@ -172,7 +175,7 @@ __global__ void __launch_bounds__(32 * W) derby_paged_attention_decode_page(cons
     float2 both = {most[h], sum[h]};
     if (!S::CLUSTER && quad == 0) shared.statistics[part][of] = both;
     if (S::CLUSTER && quad < BLOCKS) {
-      send(address_in(shared_address(&shared.statistics[part][of]), quad), both, address_in(barrier, quad));
+      store_async(cluster_address(shared_address(&shared.statistics[part][of]), quad), both, cluster_address(barrier, quad));
     }
 #pragma unroll
     for (int i = 0; i < S::DIMS / 32; i++) {
@@ -180,14 +183,15 @@ __global__ void __launch_bounds__(32 * W) derby_paged_attention_decode_page(cons
       float4 four = h ? make_float4(x.y, x.w, y.y, y.w) : make_float4(x.x, x.z, y.x, y.z);
       if (S::CLUSTER) {
         const int at = 8 * i + quad, to = EACH >= 8 ? 8 * i / EACH : at / EACH, place = at - to * EACH;
-        send(address_in(shared_address(&shared.outputs[part][of][place]), to), four, address_in(barrier, to));
+        store_async(cluster_address(shared_address(&shared.outputs[part][of][place]), to), four,
+                    cluster_address(barrier, to));
       } else {
         shared.outputs[part][of][8 * i + quad] = four;
       }
     }
   }
   if (S::CLUSTER) {
-    await(barrier, 0);
+    mbarrier_wait_cluster(barrier, 0);
   } else {
     __syncthreads();
   }
@@ -204,14 +208,14 @@ __global__ void __launch_bounds__(32 * W) derby_paged_attention_decode_page(cons
 #pragma unroll
     for (int p = 0; p < S::PARTS; p++) {
       float4 its = shared.outputs[p][h][four];
-      float factor = power_of_two(both[p].x - whole);  // 0 where the part has no token
+      float factor = exp2_approx(both[p].x - whole);  // 0 where the part has no token
       total += factor * both[p].y;
       all.x += factor * its.x, all.y += factor * its.y, all.z += factor * its.z, all.w += factor * its.w;
     }
     const int at = (SLICED ? 0 : block * EACH) + four;
     const int dim = WORDS == 4 ? at / 16 * 64 + at % 8 * 8 + at / 8 % 2 * 4 : 4 * at;
-    float by = reciprocal(total);
-    uint2 words = {pack(all.x * by, all.y * by), pack(all.z * by, all.w * by)};
+    float by = reciprocal_approx(total);
+    uint2 words = {pack_bf16(all.x * by, all.y * by), pack_bf16(all.z * by, all.w * by)};
     if (!(total > 0)) words = {0, 0};  // an empty sequence
     *reinterpret_cast<uint2*>(a.output + (first_head + h) * D + (SLICED ? block * S::DIMS : 0) + dim) = words;
   }

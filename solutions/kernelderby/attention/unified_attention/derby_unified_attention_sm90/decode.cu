@@ -1,33 +1,7 @@
 // unified_attention for few query tokens a sequence: one call of decode_attention.cuh.
-#include "decode_attention.cuh"
-#include "once_a_device.cuh"
+#include "decode_launch.cuh"
 
 using namespace derby_decode;
-
-namespace {
-
-// PLACES: pages ahead of each warp.
-template <int D, int NT, int WARPS, int PLACES>
-int launch(Arguments given, int processors, cudaStream_t stream) {
-    using Kernel = Decode<D, NT, WARPS, PLACES>;
-    const auto kernel = derby_decode_attention<D, NT, WARPS, PLACES>;
-    static_assert(sizeof(typename Kernel::Shared) <= 227 * 1024, "shared memory of a CTA");
-    static OnceADevice ready;
-    const cudaError_t error = ready([&] {
-        return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                    sizeof(typename Kernel::Shared));
-    });
-    if (error != cudaSuccess) return error;
-    if (given.kv_heads % given.together != 0 || WARPS % given.together != 0) return cudaErrorInvalidValue;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3(processors);
-    config.blockDim = dim3(Kernel::THREADS);
-    config.dynamicSmemBytes = sizeof(typename Kernel::Shared);
-    config.stream = stream;
-    return cudaLaunchKernelEx(&config, kernel, given);
-}
-
-}  // namespace
 
 // Shapes as in the definition, head_dim 128; max_query_len times heads a key head at most 16.
 // together: neighbouring key heads that a CTA reads, a divisor of 8 and of kv_heads. counters: int32 [3 processors], zeros,

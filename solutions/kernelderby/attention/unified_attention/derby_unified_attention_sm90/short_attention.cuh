@@ -180,7 +180,7 @@ __device__ __forceinline__ void consume(const Parameters& p, Shared<S>& shared) 
             // After the early tiles come longer ones.
             hold(step >= end ? 0 : step - begin < unit.early ? blocks
                              : (visible_from(position_of(step)) + BLOCK - 1) / BLOCK);
-            named_barrier_sync(1 + group, WARPGROUP);  // all four warps have read the queries
+            named_barrier_sync(QUERIES_READ + group, WARPGROUP);
             lay_out(tile, rows.queries);
             if (lane == 0) mbarrier_arrive(shared_address(&shared.output_full[slot]));
         }

@@ -1,25 +1,15 @@
 // Short attention, the host's side: which calls, how the work is cut, tensor maps, the launch.
 #pragma once
+#include "launch.cuh"
 #include "once_a_device.cuh"
 #include "short_attention.cuh"
 
 namespace derby_short {
 
-using Encode = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*, const cuuint64_t*,
-                            const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle,
-                            CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
-
-static inline Encode find_encode() {
-    void* function = nullptr;
-    cudaDriverEntryPointQueryResult found;
-    if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &found) !=
-            cudaSuccess || found != cudaDriverEntryPointSuccess)
-        return nullptr;
-    return reinterpret_cast<Encode>(function);
-}
+using derby::EncodeTensorMap;
 
 // A tensor map of bfloat16 [rows, heads, head_dim]: boxes of box_rows rows, box_heads heads and 64 columns.
-static inline bool encode_map(Encode encode, CUtensorMap* map, const void* tensor, int64_t rows, int heads,
+static inline bool encode_map(EncodeTensorMap encode, CUtensorMap* map, const void* tensor, int64_t rows, int heads,
                               int head_dim, int box_rows, int box_heads) {
     const cuuint64_t sizes[3] = {cuuint64_t(head_dim), cuuint64_t(heads), cuuint64_t(rows)};
     const cuuint64_t strides[2] = {cuuint64_t(head_dim) * 2, cuuint64_t(heads) * head_dim * 2};
@@ -99,7 +89,7 @@ static bool goes_together(int units, int tiles_of_unit, const Call& call) {
 template <int HEAD_DIM>
 static int launch(const Call& call) {
     using S = Sizes<HEAD_DIM>;
-    static const Encode encode = find_encode();
+    static const EncodeTensorMap encode = derby::find_encode();
     if (call.num_tokens == 0 || call.num_seqs == 0) return 0;
     const int group = call.query_heads / call.kv_heads;
     Parameters p = {};

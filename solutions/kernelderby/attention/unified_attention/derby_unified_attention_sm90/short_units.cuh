@@ -25,10 +25,15 @@ struct Sizes {
     static constexpr int RING = HEAD_DIM == 256 ? 2 : 4, QUERY_SLOTS = HEAD_DIM == 256 ? 3 : 6;
     static constexpr int MOST_TOKENS = RING * BLOCK;
     static constexpr int CONSUMERS = HEAD_DIM == 256 ? 2 : 3, THREADS = (CONSUMERS + 1) * WARPGROUP;
-    // In all no more than the CTA has at its start (512 x 128; 384 x 168): who asks for more waits for ever.
     static constexpr int CONSUMER_REGISTERS = CONSUMERS == 3 ? 144 : 208;
     static constexpr int PRODUCER_REGISTERS = CONSUMERS == 3 ? 80 : 88;
+    static_assert(HEAD_DIM % 64 == 0 && HEAD_DIM <= 256, "whole parts; wgmma has 256 columns at most");
+    static_assert(CONSUMERS * CONSUMER_REGISTERS + PRODUCER_REGISTERS <= (CONSUMERS + 1) * (65536 / THREADS / 8 * 8),
+                  "no more than the CTA has at its start, or who asks for more waits for ever");
 };
+
+// Hardware barriers, by what their threads wait for; 0 is __syncthreads's.
+enum ShortBarrier { QUERIES_READ = 1 };  // one warpgroup, number 1 + its index: all its warps have read the queries
 
 // Division by a number that the host knows, of numbers below 2^32 over it: the upper half of a product.
 struct Divider {

@@ -8,6 +8,7 @@
 
 #include <cuda_bf16.h>
 
+#include "any_gpu.cuh"
 #include "cluster.cuh"
 
 namespace {
@@ -62,16 +63,6 @@ struct Packed {
   }
 };
 
-__device__ __forceinline__ float hyperbolic_tangent(float x) {
-#ifdef __CUDACC__
-  float result;
-  asm("tanh.approx.f32 %0, %1;" : "=f"(result) : "f"(x));
-  return result;
-#else
-  return tanhf(x);
-#endif
-}
-
 // x / (1 + exp(-x)) = x / 2 + x / 2 * tanh(x / 2): one instruction of the special function unit, not two. On an H200 off by
 // at most 1.1e-5 over all bfloat16 numbers. NaN at minus infinity, as the product of x and its sigmoid is.
 __device__ __forceinline__ float silu(float x) {
@@ -86,6 +77,8 @@ __global__ void __launch_bounds__(256) derby_causal_conv1d(
     const unsigned short* __restrict__ x, const unsigned short* __restrict__ weight,
     const unsigned short* __restrict__ bias, const unsigned short* __restrict__ state,
     unsigned short* __restrict__ output, int tokens, int dim, int column_blocks) {
+  static_assert(CHANNELS == 1 || CHANNELS == 2 || CHANNELS == 4 || CHANNELS == 8, "one load of up to 16 bytes a token");
+  static_assert(ROWS >= 1 && ROWS <= 8, "all of a thread's tokens are in registers");
   int channel = (int(blockIdx.x % column_blocks) * int(blockDim.x) + int(threadIdx.x)) * CHANNELS;
   int token = int(blockIdx.x / column_blocks) * ROWS;
   if (channel >= dim) return;

@@ -2,19 +2,21 @@
 //
 // The state stands turned over, [value, key], as the accumulators of one warpgroup: as bf16 it is the left operand of w S
 // as it lies, and so are the decayed corrections in the update. Between the two products of a chunk nothing goes through
-// shared memory. A warp of its own loads two chunks ahead; log decays come by it too, since a load that a thread waits for
-// would also hold up its fence before the stores.
+// shared memory. A warp of its own loads three chunks ahead; log decays come by it too, since a load that a thread waits for
+// would also hold up its fence before the stores. Another warp stores, so that the consumers never wait for it.
 // Where heads are few, a long sequence is cut into segments. What one makes of the state at its start is decay S + C S + E:
 // a first kernel finds C by carrying the identity without values, and E by carrying zeros, for all segments at once, and
 // carries the first segment itself. A second one takes each segment's start from those before it, and carries it.
 // Constraints: sm_90a, key_dim and value_dim 128, all tensors at addresses that 16 divides.
-#include "delta_rule_tiles.cuh"
+#include "delta_rule_segments.cuh"
 
 using namespace derby;
 
 namespace {
 
-constexpr int STAGES = 3, STORES = 3, CONSUMERS = 128, THREADS = CONSUMERS + 32;
+constexpr int STAGES = 4, STORES = 2, CONSUMERS = STATE_GROUP, THREADS = CONSUMERS + 64;
+
+constexpr int CONSUMERS_DONE = 1;  // hardware barrier; 0 is __syncthreads's
 
 struct Stage {
     uint8_t w[2 * TILE_BYTES], k[2 * TILE_BYTES], u[TILE_BYTES];
@@ -24,7 +26,11 @@ struct Shared {
     uint8_t h[STORES][2 * TILE_BYTES], v_new[STORES][TILE_BYTES];  // on their way out
     float g[STAGES][CHUNK];  // log decays; behind the last token its own again
     Pipeline<STAGES> ring;
+    Pipeline<STORES> stores;  // consumers fill it
 };
+
+static_assert(sizeof(Stage) % 1024 == 0, "every stage's tiles are 1024-byte aligned");
+static_assert(sizeof(Shared) <= 227 * 1024, "what a block of Hopper may have");
 
 struct Call {
     CUtensorMap k, w, u, h, v_new, changes;
@@ -80,66 +86,46 @@ __device__ __forceinline__ void produce(const Call& call, Shared& shared, const 
     cp_async_wait_all();
 }
 
+// By a thread: what consumers make of the chunks.
+__device__ __forceinline__ void store(const Call& call, Shared& shared, const Part& part, int first, int end) {
+    PipelineState<STORES> at, read;  // read: the last stores that have left shared memory
+    for (int chunk = first; chunk < end; ++chunk, at.next()) {
+        shared.stores.wait(at);
+        tma_store(&call.h, shared_address(shared.h[at.stage]), part.column0, 0, (chunk * call.v_heads + part.head) * 128);
+        tma_store(&call.v_new, shared_address(shared.v_new[at.stage]), part.column0, part.head, chunk * CHUNK);
+        bulk_commit_group();
+        bulk_wait_group_read<1>();
+        if (chunk > first) mbarrier_arrive(shared.stores.empty(read.stage)), read.next();
+    }
+    bulk_wait_group_read<0>();
+}
+
 // This thread's values of a state of `ends`.
 __device__ __forceinline__ float* end_of(const Call& call, const Part& part, int segment) {
     return call.ends + ((size_t(segment) * call.v_heads + part.head) * 2 + part.column0 / HALF) * (64 * CONSUMERS) + threadIdx.x;
-}
-
-// The state at the start of a segment behind the first one: the first one's end through the segments between.
-__device__ __forceinline__ void follow_segments(const Call& call, Shared& shared, const Part& part, float* state,
-                                                PipelineState<STAGES>& at) {
-    const float* end = end_of(call, part, 0);
-#pragma unroll
-    for (int i = 0; i < 64; ++i) state[i] = end[i * CONSUMERS];
-    for (int segment = 1; segment < part.segment; ++segment, at.next()) {
-        float added[64];
-        end = end_of(call, part, segment);
-#pragma unroll
-        for (int i = 0; i < 64; ++i) added[i] = end[i * CONSUMERS];
-        const float decay = call.decays[segment * call.v_heads + part.head];
-        uint32_t narrow[32];
-#pragma unroll
-        for (int step = 0; step < 8; ++step) pack_operand(narrow + 4 * step, state + 8 * step);
-        shared.ring.wait(at);
-        const uint32_t changes = shared_address(shared.stages[at.stage].w);
-#pragma unroll
-        for (int i = 0; i < 64; ++i) state[i] = fmaf(state[i], decay, added[i]);
-        pin<64>(state);
-        wgmma_fence();
-#pragma unroll
-        for (int step = 0; step < 8; ++step) {
-            wgmma_bf16_rs<128>(state, narrow + 4 * step,
-                               descriptor_of(descriptor_low(changes + step / 4 * 2 * TILE_BYTES) + 2 * (step % 4)), 1);
-        }
-        wgmma_commit_group();
-        wgmma_wait_group<0>();
-        pin<64>(state);
-        shared.ring.release(at);
-    }
 }
 
 // Chunks from `first` to before `end`. Returns the product of their decays.
 template <Start START>
 __device__ __forceinline__ float carry_chunks(const Call& call, Shared& shared, const Part& part, int first, int end,
                                               float* state, PipelineState<STAGES>& at) {
-    int turn = STORES - 1;
+    PipelineState<STORES> out;
     float whole = 1.0f;
-    for (int chunk = first; chunk < end; ++chunk, at.next()) {
-        if (++turn == STORES) turn = 0;
+    for (int chunk = first; chunk < end; ++chunk, at.next(), out.next()) {
         uint32_t narrow[32];
-#pragma unroll
-        for (int step = 0; step < 8; ++step) pack_operand(narrow + 4 * step, state + 8 * step);
+        pack_state(narrow, state);
         shared.ring.wait(at);
         const Stage& stage = shared.stages[at.stage];
         const uint32_t w = shared_address(stage.w), k = shared_address(stage.k), u = shared_address(stage.u);
         float read[32];  // w S
         wgmma_fence();
-#pragma unroll
-        for (int step = 0; step < 8; ++step) {
-            wgmma_bf16_rs<64>(read, narrow + 4 * step,
-                              descriptor_of(descriptor_low(w + step / 4 * TILE_BYTES) + 2 * (step % 4)), step);
-        }
+        turned_product<8>(read, narrow, w);
         wgmma_commit_group();
+        uint32_t values[4][4] = {};
+        if constexpr (START != Start::IDENTITY) {
+#pragma unroll
+            for (int step = 0; step < 4; ++step) load_turned(values[step], u, step);
+        }
         const float* g = shared.g[at.stage];
         const float last = g[CHUNK - 1] * LOG2_E, over = exp2_approx(last);
         whole *= over;
@@ -149,21 +135,10 @@ __device__ __forceinline__ float carry_chunks(const Call& call, Shared& shared, 
             const float2 own = *reinterpret_cast<const float2*>(&g[8 * j + pair_of_thread()]);
             to_end[j] = make_float2(exp2_approx(last - own.x * LOG2_E), exp2_approx(last - own.y * LOG2_E));
         }
-        const uint32_t h = shared_address(shared.h[turn]), v_new = shared_address(shared.v_new[turn]);
-        if constexpr (START == Start::STATE) {
-#pragma unroll
-            for (int step = 0; step < 8; ++step) store_turned(h, step, narrow + 4 * step);
-        }
-        uint32_t values[4][4] = {};
-        if constexpr (START != Start::IDENTITY) {
-#pragma unroll
-            for (int step = 0; step < 4; ++step) load_turned(values[step], u, step);
-        }
-        wgmma_wait_group<0>();
-        pin<32>(read);
-        pin<64>(state);
 #pragma unroll
         for (int i = 0; i < 64; ++i) state[i] *= over;
+        wgmma_wait_group<0>();
+        pin<32>(read);
         uint32_t decayed[16], corrections[16];
 #pragma unroll
         for (int j = 0; j < 8; ++j) {
@@ -175,26 +150,17 @@ __device__ __forceinline__ float carry_chunks(const Call& call, Shared& shared, 
                 decayed[2 * j + i] = pack_bf16(low * to_end[j].x, high * to_end[j].y);
             }
         }
-        pin<64>(state);
-        wgmma_fence();
-#pragma unroll
-        for (int step = 0; step < 4; ++step) {
-            wgmma_bf16_rs<128, Major::MN>(state, decayed + 4 * step,
-                                          descriptor_of(descriptor_low(k, TILE_BYTES) + 128 * step), 1);
-        }
-        wgmma_commit_group();
+        add_corrections(state, decayed, k);
         if constexpr (START == Start::STATE) {
+            const uint32_t h = shared_address(shared.h[out.stage]), v_new = shared_address(shared.v_new[out.stage]);
+            shared.stores.wait_empty(out);
+#pragma unroll
+            for (int step = 0; step < 8; ++step) store_turned(h, step, narrow + 4 * step);
 #pragma unroll
             for (int step = 0; step < 4; ++step) store_turned(v_new, step, corrections + 4 * step);
             fence_async_proxy();
-            // All have written this chunk's, and the next one's place is free: its last stores are STORES - 1 groups old.
-            if (threadIdx.x == 0) bulk_wait_group_read<STORES - 2>();
-            named_barrier_sync(1, CONSUMERS);
-            if (threadIdx.x == 0) {
-                tma_store(&call.h, h, part.column0, 0, (chunk * call.v_heads + part.head) * 128);
-                tma_store(&call.v_new, v_new, part.column0, part.head, chunk * CHUNK);
-                bulk_commit_group();
-            }
+            __syncwarp();
+            if (threadIdx.x % 32 == 0) shared.stores.commit(out);
         }
         wgmma_wait_group<0>();
         pin<64>(state);
@@ -216,12 +182,15 @@ __global__ void __launch_bounds__(THREADS, 1) derby_delta_rule_state(const __gri
     if constexpr (FIRST) let_next_kernel_start();
     if (threadIdx.x == 0) {
         shared.ring.init(1 + 32, CONSUMERS / 32);
+        shared.stores.init(CONSUMERS / 32, 1);
         fence_mbarrier_init();
     }
     __syncthreads();
     if constexpr (!FIRST) wait_for_previous_kernel();
-    if (__shfl_sync(0xffffffffu, threadIdx.x / 32, 0) == CONSUMERS / 32) {
-        produce(call, shared, part, first, end);
+    const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
+    if (warp >= CONSUMERS / 32) {
+        if (warp == CONSUMERS / 32) produce(call, shared, part, first, end);
+        else if (part.start == Start::STATE && threadIdx.x % 32 == 0) store(call, shared, part, first, end);
         return;
     }
     float state[64];
@@ -241,7 +210,7 @@ __global__ void __launch_bounds__(THREADS, 1) derby_delta_rule_state(const __gri
             store_turned(tile, step, narrow);
         }
         fence_async_proxy();
-        named_barrier_sync(1, CONSUMERS);
+        named_barrier_sync(CONSUMERS_DONE, CONSUMERS);
         if (threadIdx.x == 0) {
             call.decays[part.segment * call.v_heads + part.head] = whole;
             tma_store(&call.changes, tile, part.column0, 0, (part.segment * call.v_heads + part.head) * 128);
@@ -259,10 +228,12 @@ __global__ void __launch_bounds__(THREADS, 1) derby_delta_rule_state(const __gri
             const float* initial = call.pool + (size_t(call.slots[0]) * call.v_heads + part.head) * (128 * 128);
             for_state<true>(first_of_state<true>(part.column0), [&](int i, int place) { state[i] = initial[place]; });
         } else {
-            follow_segments(call, shared, part, state, at);
+            follow_segments(
+                shared.ring, at, state, part.segment, [&](int segment) { return end_of(call, part, segment); },
+                [&](int segment) { return call.decays[segment * call.v_heads + part.head]; },
+                [&](int stage) { return shared_address(shared.stages[stage].w); });
         }
         carry_chunks<Start::STATE>(call, shared, part, first, end, state, at);
-        if (threadIdx.x == 0) bulk_wait_group_read<0>();
     }
     if (part.segment == call.segments - 1) {
         float* final = call.final + size_t(part.head) * (128 * 128);

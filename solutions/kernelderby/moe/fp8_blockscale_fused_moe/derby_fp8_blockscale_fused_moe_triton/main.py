@@ -7,26 +7,19 @@ import os
 __path__ = [os.path.dirname(__file__)]
 contract = importlib.import_module(f"{__name__}.contract")
 experts_triton = importlib.import_module(f"{__name__}.experts_triton")
+experts_triton_choice = importlib.import_module(f"{__name__}.experts_triton_choice")
 tuned = importlib.import_module(f"{__name__}.tuned")
 tuning = importlib.import_module(f"{__name__}.tuning")
-
-TILES = experts_triton.TILES[True]
 
 
 def tuning_key(hidden_states, hidden_states_scale, gate_up_weight, gate_up_weight_scale, down_weight,
                down_weight_scale, topk_ids, topk_weights):
-    experts, hidden, intermediate = down_weight.shape
-    tokens, top_k = topk_ids.shape
-    pairs = experts_triton.pairs_a_tile(topk_ids.numel(), experts)
-    return f"e{experts} k{top_k} h{hidden} i{intermediate} t<={1 << max(tokens - 1, 0).bit_length()} p{pairs}"
+    return experts_triton_choice.key_of(down_weight, topk_ids)
 
 
 def candidates(hidden_states, hidden_states_scale, gate_up_weight, gate_up_weight_scale, down_weight,
                down_weight_scale, topk_ids, topk_weights):
-    first = experts_triton.pairs_a_tile(topk_ids.numel(), down_weight.shape[0])
-    order = [first, *(pairs for pairs in TILES if pairs != first)]
-    return [{"pairs": pairs, "stages": stages, "warps": warps, "programs": programs}
-            for pairs in order for programs, stages, warps in [TILES[pairs]]]
+    return experts_triton_choice.candidates_of(True, down_weight, topk_ids)
 
 
 choose = tuning.Chooser(tuned.FOUND, tuning_key, candidates)
@@ -34,9 +27,8 @@ choose = tuning.Chooser(tuned.FOUND, tuning_key, candidates)
 
 def run_with(config, hidden_states, hidden_states_scale, gate_up_weight, gate_up_weight_scale, down_weight,
              down_weight_scale, topk_ids, topk_weights, output):
-    tile = experts_triton.tile_of(*[config[name] for name in ("pairs", "programs", "stages", "warps")])
-    experts_triton.run((tile, tile), hidden_states, hidden_states_scale, gate_up_weight, gate_up_weight_scale,
-                       down_weight, down_weight_scale, topk_ids, topk_weights, output)
+    experts_triton.run(experts_triton_choice.tiles_of(config), hidden_states, hidden_states_scale, gate_up_weight,
+                       gate_up_weight_scale, down_weight, down_weight_scale, topk_ids, topk_weights, output)
 
 
 check = contract.Contract("derby_fp8_blockscale_fused_moe_triton", aligned=16, on_current=True,

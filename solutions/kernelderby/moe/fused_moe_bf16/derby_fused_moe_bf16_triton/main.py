@@ -6,35 +6,14 @@ import os
 
 __path__ = [os.path.dirname(__file__)]
 contract = importlib.import_module(f"{__name__}.contract")
-experts_triton = importlib.import_module(f"{__name__}.experts_triton")
+experts_triton_choice = importlib.import_module(f"{__name__}.experts_triton_choice")
 tuned = importlib.import_module(f"{__name__}.tuned")
 tuning = importlib.import_module(f"{__name__}.tuning")
 
-TILES = experts_triton.TILES[False]
-
-
-def tuning_key(hidden_states, gate_up_weight, down_weight, topk_ids, topk_weights):
-    experts, hidden, intermediate = down_weight.shape
-    tokens, top_k = topk_ids.shape
-    pairs = experts_triton.pairs_a_tile(topk_ids.numel(), experts)
-    return f"e{experts} k{top_k} h{hidden} i{intermediate} t<={1 << max(tokens - 1, 0).bit_length()} p{pairs}"
-
-
-def candidates(hidden_states, gate_up_weight, down_weight, topk_ids, topk_weights):
-    first = experts_triton.pairs_a_tile(topk_ids.numel(), down_weight.shape[0])
-    order = [first, *(pairs for pairs in TILES if pairs != first)]
-    return [{"pairs": pairs, "stages": stages, "warps": warps, "programs": programs}
-            for pairs in order for programs, stages, warps in [TILES[pairs]]]
-
-
+tuning_key = experts_triton_choice.tuning_key
+candidates = experts_triton_choice.candidates
 choose = tuning.Chooser(tuned.FOUND, tuning_key, candidates)
-
-
-def run_with(config, hidden_states, gate_up_weight, down_weight, topk_ids, topk_weights, output):
-    tile = experts_triton.tile_of(*[config[name] for name in ("pairs", "programs", "stages", "warps")])
-    experts_triton.run((tile, tile), hidden_states, None, gate_up_weight, None, down_weight, None, topk_ids,
-                       topk_weights, output)
-
+run_with = experts_triton_choice.run_with
 
 check = contract.Contract("derby_fused_moe_bf16_triton", aligned=16, on_current=True,
     hidden_states="bfloat16 num_tokens hidden_size", gate_up_weight="bfloat16 num_experts gate_up_size hidden_size",
@@ -46,5 +25,5 @@ check = contract.Contract("derby_fused_moe_bf16_triton", aligned=16, on_current=
 def run(hidden_states, gate_up_weight, down_weight, topk_ids, topk_weights, output):
     """hidden_states bf16 [num_tokens, hidden_size] -> output of that shape and type. Sizes that 8 divides."""
     check(hidden_states, gate_up_weight, down_weight, topk_ids, topk_weights, output)
-    run_with(choose(hidden_states, gate_up_weight, down_weight, topk_ids, topk_weights), hidden_states, gate_up_weight,
-             down_weight, topk_ids, topk_weights, output)
+    inputs = hidden_states, gate_up_weight, down_weight, topk_ids, topk_weights
+    run_with(choose(*inputs), *inputs, output)

@@ -3,6 +3,7 @@
 #include <cuda.h>
 #include <cuda_bf16.h>
 #include <cuda_fp8.h>
+#include "experts_parts.cuh"
 #include "route.cuh"
 #include "schedule.cuh"
 #include "tma.cuh"
@@ -10,45 +11,13 @@
 
 namespace derby {
 
-// For compute-sanitizer's racecheck. It does not see that __syncwarp orders a warp's reads before the warp's one
-// arrival at a barrier, so every thread arrives.
-#ifdef DERBY_RACECHECK
-constexpr bool RACECHECK = true;
-#else
-constexpr bool RACECHECK = false;
-#endif
-
-// A CTA's 16 hardware barriers, by what their threads wait for. Hardware barrier 0 is __syncthreads's as well, which
-// the GEMMs do not call.
-enum class NamedBarrier : int {
-    SHARE_READY = 0,       // all threads: counts, row starts and this CTA's share of the work are in shared memory
-    CONSUMERS_DONE = 1,    // both consumer warpgroups: a step of a tile's end is done
-    PRODUCERS_READY = 2,   // the producer warpgroup: the same as SHARE_READY, without waiting for the consumers
-    ROUTED = 3,            // all threads: the consumers have routed the few tokens
-    WARPGROUP_DONE = 6,    // one consumer warpgroup, number 6 + its index: its pairs are there, or no longer needed
-};
-
-__device__ __forceinline__ constexpr NamedBarrier operator+(NamedBarrier barrier, int index) {
-    return static_cast<NamedBarrier>(static_cast<int>(barrier) + index);
-}
-
-constexpr int HIDDEN = 7168, INTERMEDIATE = 2048, BLOCK = 128;
-constexpr int WARP = 32, WARPGROUP = 128;                         // threads
-constexpr int CONSUMERS = 2 * WARPGROUP, PRODUCERS = WARPGROUP;   // threads of a CTA that multiply, that load
-constexpr int GATHERERS = PRODUCERS - WARP;                       // producers that gather; the last warp is for TMA
-constexpr int THREADS = CONSUMERS + PRODUCERS;
-constexpr int CONSUMER_REGISTERS = 224, PRODUCER_REGISTERS = 56;  // a thread
-constexpr int SHARED_LIMIT = 227 * 1024;                          // bytes a CTA of sm_90 may have
-constexpr int WEIGHT_BYTES = 2 * BLOCK * BLOCK;                   // of a stage
+constexpr int HIDDEN = 7168, INTERMEDIATE = 2048;
 constexpr int ACT_PITCH = BLOCK + 16;                             // bytes a row of the first GEMM's staging
 constexpr int OUT_PITCH = 4 * BLOCK + 16;                         // bytes a row of the second's
 constexpr int OUT_CHUNK = 32;                                     // rows of the second's staging
 constexpr int ACT_BOX = 64;                                       // rows of pairs a TMA box brings
-constexpr float FP8_MOST = 448.0f;                                // the largest e4m3 value
 constexpr int ZERO_BYTES = 2048;                                  // of the output cleared by one bulk store
-constexpr int TASKS = 8;                                          // places for tasks, see Shared
 
-static_assert(CONSUMERS * CONSUMER_REGISTERS + PRODUCERS * PRODUCER_REGISTERS <= 65536, "an SM's registers");
 static_assert(HIDDEN % (2 * BLOCK) == 0 && INTERMEDIATE % BLOCK == 0, "whole blocks");
 static_assert(ACT_PITCH % 16 == 0 && OUT_PITCH % 16 == 0, "rows are read and stored 16 bytes at a time");
 static_assert(ACT_PITCH % 128 == 16 && OUT_PITCH % 128 == 16, "8 rows' 16-byte pieces lie in different banks");
@@ -99,7 +68,8 @@ template <int ROWS, int STAGES, int CLUSTER>
 struct Shared {
     static_assert(ROWS % 8 == 0 && ACT_BOX % 8 == 0, "the swizzle goes by 8 rows, 1024 bytes");
     static_assert(WEIGHT_BYTES + ROWS * BLOCK < 1 << 20, "what an mbarrier counts of bytes");
-    static_assert(CLUSTER == 1 || CLUSTER == 2, "multicast goes to both CTAs of a cluster");
+    static constexpr int CTAS = CLUSTER;  // that load into each other's stages
+    static_assert(CTAS == 1 || CTAS == 2, "multicast goes to both CTAs of a cluster");
     // Where every visit is one k block: a consumer may still read a task whose stages are all free again, when the
     // STAGES visits after it are loaded and the next one's task is written, before its first load waits.
     static_assert(TASKS >= STAGES + 2, "a task would be written over while it is read");
@@ -124,15 +94,6 @@ struct Shared {
     Routed routed;
 };
 
-struct Stage {
-    int index = 0;
-    uint32_t parity = 0;
-    template <int STAGES>
-    __device__ __forceinline__ void next() {
-        if (++index == STAGES) index = 0, parity ^= 1;
-    }
-};
-
 // Starts the product of one k block, 128 bytes of K, as a wgmma group: d = a b^T, of descriptors' lower halves.
 template <int N>
 __device__ __forceinline__ void wgmma_k_block(float (&d)[N / 2], uint32_t a_low, uint32_t b_low) {
@@ -141,26 +102,6 @@ __device__ __forceinline__ void wgmma_k_block(float (&d)[N / 2], uint32_t a_low,
         wgmma_e4m3<N>(d, descriptor_of(a_low + 2 * k), descriptor_of(b_low + 2 * k), k > 0);
     wgmma_commit_group();
 }
-
-// This warp has done with stage s; with a cluster, both CTAs that load into it hear so.
-template <int ROWS, int STAGES, int CLUSTER>
-__device__ __forceinline__ void release(Shared<ROWS, STAGES, CLUSTER>& shared, int s, int lane) {
-    __syncwarp();
-    if constexpr (CLUSTER == 1) {
-        if (RACECHECK || lane == 0) mbarrier_arrive(shared_address(&shared.empty[s]));
-    } else {
-        if (lane < CLUSTER) mbarrier_arrive_remote(shared_address(&shared.empty[s]), lane);
-    }
-}
-
-// x * sigmoid(x) = h + h tanh(h) with h = x / 2: one special function.
-__device__ __forceinline__ float silu(float x) {
-    const float h = 0.5f * x;
-    return fmaf(h, tanh_approx(h), h);
-}
-
-template <int ROWS>
-constexpr int PIECE_SIZE = ROWS * 2 * BLOCK / 4;  // float4
 
 // The order of two neighbours in a piece of the wide form. What is stored at once lies in registers from an even one on, as
 // a product does; a sum in the other register bank than its product can be added to in one go.

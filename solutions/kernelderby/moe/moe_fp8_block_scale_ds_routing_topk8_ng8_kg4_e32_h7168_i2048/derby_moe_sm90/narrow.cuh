@@ -5,20 +5,6 @@
 
 namespace derby {
 
-// Adds a k block's product, times both scales.
-template <int N>
-__device__ __forceinline__ void promote(float (&sum)[N / 2], const float (&product)[N / 2],
-                                        const float2 (&x_scale)[N / 8], float w_scale) {
-#pragma unroll
-    for (int j = 0; j < N / 8; ++j) {
-        const float left = x_scale[j].x * w_scale, right = x_scale[j].y * w_scale;
-        sum[4 * j] += product[4 * j] * left;
-        sum[4 * j + 1] += product[4 * j + 1] * right;
-        sum[4 * j + 2] += product[4 * j + 2] * left;
-        sum[4 * j + 3] += product[4 * j + 3] * right;
-    }
-}
-
 // The sums of k_blocks k blocks: first of weight block 0, second of weight block 1. A stage is given back as soon as
 // its products are made: what an SM gets of the memory is what it has under way.
 template <int N, int ROWS, int STAGES, int CLUSTER>

@@ -36,6 +36,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 __path__ = [os.path.dirname(__file__)]
 contract = importlib.import_module(f"{__name__}.contract")
+experts_triton = importlib.import_module(f"{__name__}.experts_triton")
 workspaces = importlib.import_module(f"{__name__}.workspaces")
 
 TOP_K = 8
@@ -43,6 +44,7 @@ NUM_GROUPS = 8
 TOP_GROUPS = 4
 FP8_MAX = 448.0
 LOWEST = -3.0e38
+_load_counts, _locate_tile, _launch = experts_triton._load_counts, experts_triton._locate_tile, experts_triton.launch
 
 
 @triton.jit(do_not_specialize=["seq_len", "first_local"])
@@ -83,28 +85,6 @@ def moe_route(logits_ptr, bias_ptr, weight_ptr, count_ptr, bucket_ptr, seq_len, 
     tl.store(weight_ptr + token * TOP_K + rank, tl.where(is_local, weight, 0.0))
     slot = tl.atomic_add(count_ptr + local, 1, mask=is_local)
     tl.store(bucket_ptr + local * seq_len + slot, token * TOP_K + rank, mask=is_local)
-
-
-@triton.jit
-def _load_counts(count_ptr, NUM_LOCAL: tl.constexpr, EXPERTS_P2: tl.constexpr):
-    expert = tl.arange(0, EXPERTS_P2)
-    return tl.load(count_ptr + expert, mask=expert < NUM_LOCAL, other=0)
-
-
-@triton.jit
-def _locate_tile(tile, count, TILES_N: tl.constexpr, BLOCK_M: tl.constexpr, EXPERTS_P2: tl.constexpr):
-    """tile -> (expert, block of pairs, block of weight rows, the expert's pairs, pairs of the experts before it).
-
-    Expert by expert, and within one the blocks of pairs fastest: neighbours share weights, which L2 then serves."""
-    index = tl.arange(0, EXPERTS_P2)
-    blocks = (count + BLOCK_M - 1) // BLOCK_M
-    expert = tl.sum((tl.cumsum(blocks, 0) * TILES_N <= tile).to(tl.int32), 0)
-    in_expert = tile - tl.sum(tl.where(index < expert, blocks, 0), 0) * TILES_N
-    # At least one block, since a tile past the end (looked up ahead of its use) has no expert.
-    my_blocks = tl.maximum(tl.sum(tl.where(index == expert, blocks, 0), 0), 1)
-    my_count = tl.sum(tl.where(index == expert, count, 0), 0)
-    before = tl.sum(tl.where(index < expert, count, 0), 0)
-    return expert, in_expert % my_blocks, in_expert // my_blocks, my_count, before
 
 
 @triton.jit
@@ -324,7 +304,6 @@ def choose_config(seq_len, sm_count):
 # Counts and arrived, zeros between calls, and then weights, buckets, act, act_scale, pair_out, partial.
 workspace = workspaces.Workspace(torch.float32, torch.int32, torch.float8_e4m3fn, torch.float32, torch.bfloat16,
                                  torch.float32)
-_compiled = {}
 
 
 def space_for(seq_len, hidden, intermediate, num_local, sm_count, device):
@@ -334,32 +313,6 @@ def space_for(seq_len, hidden, intermediate, num_local, sm_count, device):
         device, num_local + 2 * sm_count, seq_len * TOP_K, num_local * seq_len, pairs * intermediate,
         pairs * (intermediate // 128), seq_len * TOP_K * hidden, 2 * sm_count * 2 * 128 * 16).tensors
     return counters[:num_local], counters[num_local:], *others
-
-
-def _launch(calls, compiled_for, stream):
-    """Launches (kernel, grid, arguments, options) one after another; `compiled_for`: device, and whether the inputs'
-    addresses are multiples of 16, which Triton compiles for.
-
-    Compiled kernels go straight to their launchers, and all preparation comes before the first launch: at one token the
-    kernels take less time than Triton's launch path, and the GPU would wait for the host."""
-    if not isinstance(calls[0][0], triton.JITFunction):  # the interpreter
-        for kernel, grid, arguments, options in calls:
-            kernel[grid](*arguments, **options)
-        return
-    launches = []
-    for kernel, grid, arguments, options in calls:
-        key = (kernel, compiled_for, *options.values())
-        binary = _compiled.get(key)
-        if binary is None:
-            binary = _compiled[key] = kernel.warmup(*arguments, grid=grid, **options)
-            binary._init_handles()
-        # Plain addresses spare the launcher a driver query per pointer.
-        plain = [a.data_ptr() if isinstance(a, torch.Tensor) else a for a in arguments]
-        constants = [options[name] for name in kernel.arg_names[len(arguments):]]
-        launches.append((binary.run, (*grid, stream, binary.function, binary.packed_metadata, None, None, None,
-                                      *plain, *constants)))
-    for launch, arguments in launches:
-        launch(*arguments)
 
 
 check = contract.Contract("triton_compact", aligned=16,

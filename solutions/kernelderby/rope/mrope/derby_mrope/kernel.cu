@@ -6,6 +6,7 @@
 
 #include <cuda_bf16.h>
 
+#include "any_gpu.cuh"
 #include "cluster.cuh"
 
 namespace {
@@ -21,17 +22,6 @@ struct Heads {
   int tokens, q_heads, kv_heads, time, height;  // time, height: columns of the first two sections
 };
 
-__device__ __forceinline__ uint4 read(const uint4* from) {
-#ifdef __CUDACC__
-  uint4 v;  // not __ldg: another thread may write what lies beside it
-  asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(from));
-  return v;
-#else
-  return *from;
-#endif
-}
-
 // a * c - b * s and b * c + a * s of two bfloat16 each, packed.
 __device__ __forceinline__ void turn(unsigned& a, unsigned& b, const float* c, const float* s) {
   float a0 = __uint_as_float(a << 16), a1 = __uint_as_float(a & 0xffff0000u);
@@ -45,6 +35,7 @@ __device__ __forceinline__ void turn(unsigned& a, unsigned& b, const float* c, c
 // HEADS: of a thread, query heads and key heads beside each other. groups: of HEADS heads in a token.
 template <int HEADS>
 __global__ void __launch_bounds__(256) derby_mrope(Heads h, int groups) {
+  static_assert(HEADS >= 1 && HEADS <= 6, "all of a thread's heads are in registers");
   int id = int(blockIdx.x) * int(blockDim.x) + int(threadIdx.x), place = id % THREADS, group = id / THREADS;
   int token = group / groups, first = group % groups * HEADS;
   if (token >= h.tokens) return;
@@ -58,7 +49,7 @@ __global__ void __launch_bounds__(256) derby_mrope(Heads h, int groups) {
     int head = first + i;
     if (head < h.q_heads + h.kv_heads) {
       const uint4* from = (head < h.q_heads ? h.query : h.key) + offset(head);
-      a[i] = read(from), b[i] = read(from + THREADS);
+      a[i] = read<false>(from), b[i] = read<false>(from + THREADS);  // not __ldg: another thread may write beside it
     }
   }
   int column = place * 8, section = (column >= h.time) + (column >= h.time + h.height);

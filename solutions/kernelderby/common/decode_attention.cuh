@@ -8,8 +8,10 @@
 // ahead as fit, over the ends of sequences too. Where a sequence's pages go to several CTAs, each leaves its part in
 // memory, and the last to come adds all of them in their order; of more than 64, the last of 16 neighbours adds theirs,
 // and the last of these sixteens adds those: deterministic.
-// Constraints: sm_90a; head_dim 128; query tokens of a sequence times query heads of a group at most 16; pages of 16
-// tokens; bf16, contiguous, addresses a multiple of 16; the host gives counters that are zero (each call leaves them
+// A file that defines DECODE_ONE_QUERY before it includes this has one query token a sequence: no first_rows, and zeros
+// for a sequence without a token.
+// Constraints: sm_90a; head_dim 64, 128 or 256; query tokens of a sequence times query heads of a group at most 16; pages
+// of 16 tokens; bf16, contiguous, addresses a multiple of 16; the host gives counters that are zero (each call leaves them
 // so) and room for the parts.
 #pragma once
 #include "decode_mma.cuh"
@@ -17,6 +19,11 @@
 namespace derby_decode {
 
 constexpr int PAGE = 16;
+#ifdef DECODE_ONE_QUERY
+constexpr bool ONE_QUERY = true;
+#else
+constexpr bool ONE_QUERY = false;
+#endif
 // Parts that one CTA adds at a time: all, where there are no more than these, or else as many neighbours.
 constexpr int MOST_PARTS = 64, NEIGHBOURS = 16;
 
@@ -36,6 +43,8 @@ template <int D, int NT, int WARPS_, int PLACES_>
 struct Decode {
     static constexpr int ROWS = 8 * NT, WARPS = WARPS_, THREADS = WARPS * 32, FOURS = D / 4, PLACES = PLACES_;
     static constexpr int VECTORS = D / 8;  // of 16 bytes, in a token
+    static_assert(D % 64 == 0 && D <= 256, "dimensions lie as 2 x 8 x 4 in each 64");
+    static_assert(NT <= 2 && WARPS <= 8 && PLACES >= 2, "a page is read while the next one comes");
 
     // Four dimensions at place `at`: 64 j + 8 quad + 4 half at 16 j + 8 half + quad. The one more keeps the warps' stores
     // off each other's banks.
@@ -67,6 +76,7 @@ struct Decode {
     }
 
     __device__ __forceinline__ int pages_of(int sequence) {
+        if (ONE_QUERY) return max((__ldg(given.lengths + sequence) + PAGE - 1) / PAGE, 1);
         const bool asked = __ldg(given.first_rows + sequence + 1) > __ldg(given.first_rows + sequence);
         return asked ? (__ldg(given.lengths + sequence) + PAGE - 1) / PAGE : 0;
     }
@@ -135,10 +145,11 @@ struct Decode {
     __device__ __forceinline__ bool next(Walk& walk, Piece& piece) {
         while (walk.at < walk.end) {
             piece.sequence = walk.sequence;
-            piece.first_row = __ldg(given.first_rows + walk.sequence);
-            piece.queries = __ldg(given.first_rows + walk.sequence + 1) - piece.first_row;
+            piece.first_row = ONE_QUERY ? walk.sequence : __ldg(given.first_rows + walk.sequence);
+            piece.queries = ONE_QUERY ? 1 : __ldg(given.first_rows + walk.sequence + 1) - piece.first_row;
             piece.length = __ldg(given.lengths + walk.sequence);
             piece.pages = piece.queries > 0 ? (piece.length + PAGE - 1) / PAGE : 0;
+            if (ONE_QUERY) piece.pages = max(piece.pages, 1);
             const int each = laid(piece.pages), pages = each * (given.kv_heads / given.together);
             if (walk.at < walk.before + pages) {
                 const int group = (walk.at - walk.before) / each;
@@ -155,7 +166,7 @@ struct Decode {
         return false;
     }
 
-    // What comes: the piece whose pages are asked for, and the warp's next page of it.
+    // The piece whose pages are being loaded, and the warp's next page of it.
     Walk coming;
     Piece ahead;
     int tile_ahead, upcoming = -1;  // upcoming: the page after that, where it is known
@@ -165,7 +176,7 @@ struct Decode {
         while (tile_ahead >= ahead.first + ahead.count) {
             if (!next(coming, ahead)) {
                 ahead.first = ahead.count = 0, tile_ahead = 0;
-                fetched();
+                cp_async_commit_group();
                 return;
             }
             tile_ahead = ahead.first + warp / given.together;
@@ -179,12 +190,12 @@ struct Decode {
         for (int i = 0; i < PAGE * VECTORS / 32; ++i) {
             const int token = i * (32 / VECTORS) + lane / VECTORS;
             const long long offset = from + token * given.kv_heads * D;
-            fetch(shared_address(&shared.keys[warp][place][key_at(token, vector)]), given.key_cache + offset,
-                  token < left);
-            fetch(shared_address(&shared.values[warp][place][value_at(token, vector)]), given.value_cache + offset,
-                  token < left);
+            cp_async16(shared_address(&shared.keys[warp][place][key_at(token, vector)]), given.key_cache + offset,
+                       token < left ? 16 : 0);
+            cp_async16(shared_address(&shared.values[warp][place][value_at(token, vector)]), given.value_cache + offset,
+                       token < left ? 16 : 0);
         }
-        fetched();
+        cp_async_commit_group();
         tile_ahead += WARPS / given.together;
         upcoming = tile_ahead < ahead.first + ahead.count ? __ldg(entry + WARPS / given.together) : -1;
     }
@@ -207,7 +218,7 @@ struct Decode {
             attend(piece, place);
             put_together(piece);
         }
-        wait_fetched<0>();
+        cp_async_wait_group<0>();
     }
 
     // Of a warp. sums[n][4 j + i]: dimensions 64 j + 8 quad + 2 i (x, y) and the next (z, w), rows 8 n + 2 corner (x, z)
@@ -230,7 +241,7 @@ struct Decode {
 #pragma unroll
             for (int j = 0; j < D / 32; j++) {
                 query[n][j] = {0, 0, 0, 0};
-                if (row < rows) query[n][j] = load(from + 32 * j);
+                if (row < rows) query[n][j] = load_constant16(from + 32 * j);
             }
 #pragma unroll
             for (int h = 0; h < 2; h++) {
@@ -243,7 +254,7 @@ struct Decode {
 #pragma unroll 1
         for (int tile = piece.first + warp / given.together; tile < piece.first + piece.count;
              tile += WARPS / given.together) {
-            wait_fetched<PLACES - 1>();
+            cp_async_wait_group<PLACES - 1>();
             __syncwarp();
             float4 scores[NT][2];
 #pragma unroll
@@ -285,10 +296,11 @@ struct Decode {
                 factor[h] = share(most[n][h], base);
                 most[n][h] = greatest;
 #pragma unroll
-                for (int i = 0; i < 2; i++) s[i][h] = power_of_two(s[i][h] - base);
+                for (int i = 0; i < 2; i++) s[i][h] = exp2_approx(s[i][h] - base);
                 sum[n][h] = sum[n][h] * factor[h] + s[0][h] + s[1][h];
             }
-            weights[n][0] = turned(pack(s[0][0], s[0][1])), weights[n][1] = turned(pack(s[1][0], s[1][1]));
+            weights[n][0] = movmatrix_transposed(pack_bf16(s[0][0], s[0][1]));
+            weights[n][1] = movmatrix_transposed(pack_bf16(s[1][0], s[1][1]));
 #pragma unroll
             for (int i = 0; i < D / 16; i++) {
                 sums[n][i].x *= factor[0], sums[n][i].y *= factor[1], sums[n][i].z *= factor[0];
@@ -336,8 +348,8 @@ struct Decode {
     __device__ __forceinline__ void write(const Piece& piece, int head, int row, int at, float4 all, float sum) {
         const int token = row / given.group, heads = given.kv_heads * given.group;
         const int query_head = (piece.heads + head) * given.group + row - token * given.group;
-        const float factor = __fdividef(1, sum);
-        const uint2 words = {pack(all.x * factor, all.y * factor), pack(all.z * factor, all.w * factor)};
+        const float factor = !ONE_QUERY || sum > 0 ? __fdividef(1, sum) : 0;
+        const uint2 words = {pack_bf16(all.x * factor, all.y * factor), pack_bf16(all.z * factor, all.w * factor)};
         __nv_bfloat16* to = given.output + (static_cast<long long>(piece.first_row + token) * heads + query_head) * D;
         *reinterpret_cast<uint2*>(to + at / 16 * 64 + at % 8 * 8 + at / 8 % 2 * 4) = words;
     }
@@ -501,7 +513,7 @@ struct Decode {
 
     static constexpr int ODD = WARPS * ROWS + 1;  // keeps a row's factors off each other's banks
 
-    // Every part's factor, and what all of them are together: a warp a row, a lane every 32nd part.
+    // Every part's factor, and their sum: a warp a row, a lane every 32nd part.
     template <typename Slot>
     __device__ __forceinline__ void weigh_parts(int count, Slot slot, int step, int rows, float* factors, float2* wholes) {
         constexpr int EACH = MOST_PARTS / 32;
