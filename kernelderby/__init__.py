@@ -1,4 +1,5 @@
-"""KernelDerby: which kernel is fastest on this GPU for these shapes, where its time goes, how far it is from light.
+"""KernelDerby: which kernel is fastest on this GPU for these shapes, where its time goes, how far it is from the
+hardware's limit.
 
     trace_set = kernelderby.open(".")      # definitions, workloads, solutions, rows; .rank(), .roofline()
     profile = kernelderby.profile(file)    # .kernels(), .stages(), .whatif(), .compare()

@@ -1,5 +1,11 @@
-"""python -m kernelderby, for where the command is not on PATH."""
+"""The command `derby`, and `python -m kernelderby` where it is not on PATH."""
+
+import signal
+
+if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C among the imports: no traceback of theirs
 
 from kernelderby.cli import main
 
-main()
+if __name__ == "__main__":
+    main()

@@ -25,10 +25,10 @@ if derby doctor --has-gpu >/dev/null; then
   derby pack  # last: no time is measured from what it writes, flashinfer-bench reads it
 else
   printf '\nNo GPU here: %s.\nNothing is timed on this machine.\n' "$(derby doctor --has-gpu || true)"
-  printf '1. Correctness at small sizes on this CPU, one line an operator (derby check OPERATOR shows its cases):\n\n'
+  printf '1. Correctness at small sizes on this CPU, one line an operator.\n   `derby check OPERATOR` shows its cases.\n\n'
   checked=0
   derby check --quick || checked=$?
-  printf '\n2. Ranking of times that were recorded earlier on the GPU that the table names, not on this machine:\n\n'
+  printf '\n2. Ranking of times that were recorded earlier on the GPU in the table, not here.\n\n'
   derby rank
   printf '\n3. All of it on one page:\n\n'
   derby report

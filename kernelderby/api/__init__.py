@@ -1,1 +1,1 @@
-"""What `import kernelderby` offers, and the command asks too: questions in, answers (report.answer.Answer) out."""
+"""The answers (report.answer.Answer) behind `import kernelderby` and behind the command."""

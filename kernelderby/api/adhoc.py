@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from kernelderby.api.machine import Check
-from kernelderby.authoring.scratch import scratch_set, shape_lines, solution_of_file, write_packed
+from kernelderby.api.machine import Check, is_plain
+from kernelderby.authoring.scratch import is_file, scratch_set, shape_lines, solution_of_file, write_packed
 from kernelderby.catalog import Catalog, Definition, Solution
 from kernelderby.errors import DerbyError
 from kernelderby.store.appended import append_line
@@ -66,17 +66,39 @@ class AdHoc:
         return written
 
 
-def operator_of_file(catalog: Catalog, file: str, operator: str | None) -> str:
-    """The operator that was named, else that of the solution.toml beside the file."""
+def operator_of(catalog: Catalog, name: str, operator: str | None = None) -> str:
+    """The operator that was given, else name itself, else that of the solution, or of the solution.toml beside the
+    file."""
     from kernelderby.store.fields import read_toml
 
     if operator is not None:
         return operator
-    about = Path(file.partition("::")[0]).parent / "solution.toml"
+    if not is_file(name):
+        return name if name in catalog.definitions else catalog.solution(name).definition
+    about = Path(name.partition("::")[0]).parent / "solution.toml"
     written: dict[str, Any] = read_toml(about) if about.is_file() else {}
     if isinstance(written.get("definition"), str):
         return str(written["definition"])
-    raise DerbyError(f"{file}: which operator is it of? add --for OPERATOR; `derby list` names them")
+    raise DerbyError(f"{name}: which operator does it compute? add --for OPERATOR; `derby list` names them")
+
+
+def expect_adhoc(root: Path, name: str, operator: str | None, shapes: Sequence[str], device: str = "") -> None:
+    """DerbyError for words that cannot be right, before anything slow. name: FILE.py, a solution, an operator or none.
+    device: on which a file is to be timed."""
+    catalog = Catalog.open(root)
+    definition = catalog.definition(operator_of(catalog, name, operator))
+    shape_lines(catalog, definition, shapes)
+    if is_file(name):
+        expect_timed(solution_of_file(catalog, name, definition), device)
+
+
+def expect_timed(solution: Solution | None, device: str | None) -> None:
+    """DerbyError where a CPU should time a file that is no plain Python."""
+    if solution is not None and device == "cpu" and not is_plain(solution):
+        kind = "CUDA" if solution.language == "python" else solution.language.capitalize()
+        raise DerbyError(
+            f"--device cpu: times plain Python alone, and {solution.name} is {kind}; `derby check` needs no GPU"
+        )
 
 
 @contextmanager
@@ -88,8 +110,8 @@ def adhoc_set(
     solution = solution_of_file(catalog, file, definition) if file else None
     lines = shape_lines(catalog, definition, shapes)
     with tempfile.TemporaryDirectory(prefix="kernelderby-") as folder:
-        for line in lines:
-            _count(catalog, definition, line)
+        if lines:
+            _count(catalog, definition, lines)
         taken = [*rivals, solution] if solution else [*rivals]
         scratch = scratch_set(catalog, Path(folder), definition, taken, lines)
         named = [file, "--for", operator] if file else [rivals[0].name if len(rivals) == 1 else operator]
@@ -108,7 +130,7 @@ def adhoc_of(
 ) -> Iterator[AdHoc | None]:
     """The scratch set of a FILE.py among the solutions, or of shapes; None where neither is given. with_rivals: the
     set's solutions race beside the file."""
-    files = [name for name in solutions if name.partition("::")[0].endswith(".py")]
+    files = [name for name in solutions if is_file(name)]
     if not files and not shapes:
         if operator is not None:
             raise DerbyError("operator= goes with a FILE.py or shapes; name it in definitions=")
@@ -120,24 +142,19 @@ def adhoc_of(
         raise DerbyError("a FILE.py and shapes are of one operator; give one of each")
     if not files and not (of or operator):
         raise DerbyError("shapes: of which operator? give operator=")
-    name = operator or next(iter(of), None) or operator_of_file(catalog, files[0], operator)
+    name = operator or next(iter(of), None) or operator_of(catalog, files[0])
     rivals = named or (catalog.solutions_of(name) if with_rivals or not files else [])
     with adhoc_set(catalog, name, files[0] if files else "", shapes, rivals) as adhoc:
         yield adhoc
 
 
-def _count(catalog: Catalog, definition: Definition, line: dict[str, Any]) -> None:
-    """Adds the cost, where it can be counted."""
+def _count(catalog: Catalog, definition: Definition, lines: Sequence[dict[str, Any]]) -> None:
+    """Adds the costs that can be counted, by the definition's code behind the fences."""
     from kernelderby.catalog.workloads import workload_of
-    from kernelderby.measure.judge.blame import Uncountable
-    from kernelderby.measure.judge.blobs import count, generate
-    from kernelderby.measure.judge.definition import module_of
+    from kernelderby.measure.judge.fenced import FencedDefinitions
 
-    workload, module = workload_of("--shape", line, definition), module_of(definition)
-    sizes = definition.sizes(workload.axes)
-    try:
-        line["cost"] = count(definition, module, workload, generate(definition, module, workload, sizes), sizes)
-    except Uncountable:
-        return
-    except ValueError as error:  # the generator's word: no such contents
-        raise DerbyError(f"--shape: {' '.join(str(error).split())[:200]}; give another shape") from None
+    with FencedDefinitions(catalog) as fenced:
+        for line in lines:
+            workload_of("--shape", line, definition)
+            if (cost := fenced.cost(definition, line)) is not None:
+                line["cost"] = cost

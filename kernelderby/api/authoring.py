@@ -1,4 +1,4 @@
-"""New operators and solutions: what `derby new` does."""
+"""New operators and solutions, for `derby new`."""
 
 from __future__ import annotations
 
@@ -61,10 +61,8 @@ def new_operator(
     """inputs: words such as "x:bf16[T,2,D]". computes: an expression of them in torch. function, example: MODULE:NAME
     or FILE.py:NAME of a reference and of its arguments, from which inputs and axes are inferred. measured: sizes such
     as "T=1,64". DerbyError in one line for what cannot be."""
-    from kernelderby.measure.author.trial import tried
-
     catalog = Catalog.open(root)
-    expect_new(catalog, name, op_type)
+    expect_new(catalog, "operator", name, ("--op-type", op_type))
     given, found_sizes, notes = tensors(inputs), dict[str, tuple[int, ...]](), list[str]()
     declared = tensors(outputs)
     if function:
@@ -84,6 +82,8 @@ def new_operator(
             raise DerbyError(f"--constant: {each!r:.80} is no tensor of the inputs; name one of them")
     expect_told(given)
     chosen = usual_sizes(given, found_sizes | sizes(measured, base_axes(given)))
+    from kernelderby.measure.author.trial import tried  # torch: not before the words are right
+
     trial = tried(source, given, {axis: sizes[0] for axis, sizes in chosen.items()})
     results, source = _outputs(given, declared, trial.outputs, source, computes)
     operator = NewOperator(

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from kernelderby.api.asked import typed
 from kernelderby.capture.capture import Capture, CapturedShape, capture
 from kernelderby.capture.fi_trace import is_dump, read_dumps
 from kernelderby.capture.gain import CostOf, gains
 from kernelderby.capture.workloads import ORIGIN, fitting, line, write_set
 from kernelderby.catalog import Catalog, Definition
-from kernelderby.catalog.lines import line_of
 from kernelderby.catalog.selection import SCORED
-from kernelderby.catalog.spaces import Sizes
+from kernelderby.catalog.spaces import Sizes, line_of
 from kernelderby.catalog.workloads import FRESH, MODELS, workload_of
 from kernelderby.errors import DerbyError
 from kernelderby.profile.filters import SelectedProfile, Selection
@@ -29,15 +32,16 @@ from kernelderby.shapes.standing import committed
 from kernelderby.store.counts import counted
 
 
+@typed
 def captured(
     catalog: Catalog,
     files: Sequence[Path],
     *,
     with_gain: bool = False,
     gpu: str | None = None,
-    out: Path | None = None,
+    out: Path | str | None = None,
     origin: str = ORIGIN,
-    model: Path | None = None,
+    model: Path | str | None = None,
     sharing: int = 1,
     context: int | None = None,
     tokens: Sequence[int] = (),
@@ -56,7 +60,7 @@ def captured(
                 f"{each.path}: {each.form} has sums alone; capture needs a torch.profiler trace with "
                 "record_shapes=True, or nsys's SQLite with ranges that tell sizes"
             )
-    facts = read_model(committed(model), sharing).facts if model else {}
+    facts = read_model(committed(Path(model)), sharing).facts if model else {}
     facts = {"quantized": int(bool(facts.get("fp8_block") or facts.get("fp8_token"))), **facts} if facts else {}
     found = capture(catalog, profiles, facts, context)
     if selection is not None and not selection.is_all and not found.total_ns:
@@ -74,8 +78,8 @@ def captured(
         notes.append(f"{counted(len(large), 'shape needs', 'shapes need')} more than 4 GiB and are no workloads")
     lines = [line(catalog, found, shape, origin) for shape in small]
     if out is not None:
-        write_set(catalog, found, out, origin)
-        notes += _packed(out, len(lines))
+        write_set(catalog, found, Path(out), origin)
+        notes += _packed(Path(out), len(lines))
     return capture_answer(Captured(found, gained, tuple(notes)), lines, top)
 
 
@@ -124,11 +128,11 @@ def _costs(catalog: Catalog, notes: list[str]) -> Iterator[CostOf]:
                 return known
             data = line_of(definition, sizes, (), ORIGIN)
             try:
-                data["cost"] = fenced.cost(definition, data)
+                cost = fenced.cost(definition, data)
             except DerbyError as problem:
                 notes.append(f"{definition.name}: {problem}")
                 return None
-            return workload_of("a captured shape", data, definition).cost
+            return workload_of("a captured shape", data | {"cost": cost}, definition).cost if cost else None
 
         yield counted
 
@@ -143,8 +147,11 @@ def _packed(out: Path, count: int) -> list[str]:
     told = f"{out}: {counted(count, 'workload')} written"
     if any(importlib.util.find_spec(name) is None for name in ("torch", "safetensors")):
         return [f"{told}; run `derby pack --root {out}` where torch is installed, then `derby bench --root {out}`"]
-    from kernelderby.measure.judge.blobs import pack_blobs
-
-    problems: list[str] = []
-    pack_blobs(Catalog.open(out), False, problems.append)
+    # A process of its own, which has the judge's fence: the definitions' code runs in it.
+    words = [sys.executable, "-m", "kernelderby", "pack", "--root", str(out), "--json"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    try:
+        problems = json.loads(done.stdout)["broken"]
+    except (ValueError, KeyError):
+        problems = (done.stderr.strip().splitlines() or ["derby pack failed"])[-1:]
     return [f"{told}; race them with `derby bench --root {out}`", *problems]

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from kernelderby.catalog import Catalog, Definition
-from kernelderby.deploy.export import Exported, export_wheel
-from kernelderby.deploy.hub import export_hub
+from kernelderby.catalog import Catalog
+from kernelderby.deploy.contents import licences
+from kernelderby.deploy.export import Exported, export_hub, export_wheel, refused
 from kernelderby.deploy.twins import WrittenTwins, export_twins
 from kernelderby.deploy.winners import AllWinners, winners
 from kernelderby.report.answer import Answer
 from kernelderby.report.deploy import exported_answer, planned_answer, twins_answer
+from kernelderby.store.files import expect_writable
 
 
 def wheel(
@@ -24,27 +26,31 @@ def wheel(
     told: Callable[[str], None] = lambda _: None,
 ) -> Answer[Exported]:
     """Writes a wheel of the fastest solutions on one GPU (default: the one with most rows). definitions: default all.
-    told: of each solution that nvcc builds. DerbyError: no rows, an unknown name, no architecture known."""
-    from kernelderby.measure.certify.libraries import library_files
+    told: of each solution that nvcc builds. DerbyError: no rows, an unknown name, no architecture known, a folder that
+    cannot be written to."""
+    from kernelderby.measure.certify.build import library_files
 
+    expect_writable(folder)
     with catalog.telling():
-        found = winners(catalog, _wanted(catalog, definitions), gpu)
-        exported = export_wheel(found, folder, partial(library_files, catalog), told)
+        found = _winners(catalog, definitions, gpu)
+        exported = export_wheel(found, folder, partial(library_files, catalog), told, licences(catalog.root))
     lost = [f"{name}: left out of the package, since {reason}" for name, reason in exported.not_built.items()]
-    return exported_answer(exported, (*catalog.warnings, *lost))
+    beside = [f"{path}: an earlier wheel; pip takes no two at once, so name the newer one" for path in exported.beside]
+    return exported_answer(exported, (*catalog.warnings, *lost, *beside))
 
 
 def plan(catalog: Catalog, definitions: Sequence[str] = (), *, gpu: str | None = None) -> Answer[AllWinners]:
     """What a package would run at which shapes, and what its choice loses; nothing is built. Otherwise as wheel()."""
     with catalog.telling():
-        found = winners(catalog, _wanted(catalog, definitions), gpu)
+        found = _winners(catalog, definitions, gpu)
     return planned_answer(found, catalog.warnings)
 
 
 def hub(catalog: Catalog, folder: Path, definitions: Sequence[str] = (), *, gpu: str | None = None) -> Answer[Exported]:
     """Writes a repository for Hugging Face's `kernels`, without CUDA solutions. Otherwise as wheel()."""
+    expect_writable(folder)
     with catalog.telling():
-        exported = export_hub(winners(catalog, _wanted(catalog, definitions), gpu), folder)
+        exported = export_hub(_winners(catalog, definitions, gpu, refused), folder, licences(catalog.root))
     return exported_answer(exported, catalog.warnings)
 
 
@@ -52,10 +58,12 @@ def trace_apply(
     catalog: Catalog, folder: Path, definitions: Sequence[str] = (), *, gpu: str | None = None
 ) -> Answer[WrittenTwins]:
     """Writes a folder for FlashInfer's trace_apply. Otherwise as wheel()."""
+    expect_writable(folder)
     with catalog.telling():
-        written = export_twins(winners(catalog, _wanted(catalog, definitions), gpu), folder)
+        written = export_twins(_winners(catalog, definitions, gpu), folder)
     return twins_answer(written, catalog.warnings)
 
 
-def _wanted(catalog: Catalog, definitions: Sequence[str]) -> list[Definition]:
-    return [catalog.definition(name) for name in definitions] or list(catalog.definitions.values())
+def _winners(catalog: Catalog, definitions: Sequence[str], *chosen: Any) -> AllWinners:
+    wanted = [catalog.definition(name) for name in definitions] or list(catalog.definitions.values())
+    return winners(catalog, wanted, *chosen)

@@ -1,12 +1,13 @@
-"""What bounds a solution on a workload: rows, floors, recordings, counters and the compiled kernels in one answer."""
+"""The limits of a solution on a workload: rows, floors, recordings, counters and the compiled kernels in one answer."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from kernelderby.api.asked import known_gpu
 from kernelderby.api.profile_file import open_profile_file
 from kernelderby.catalog import Catalog, Definition, Solution, Workload
-from kernelderby.catalog.selection import select_workloads
+from kernelderby.catalog.selection import select_workloads, workload_label
 from kernelderby.errors import DerbyError
 from kernelderby.hardware import find_gpu, gpu_id
 from kernelderby.hardware.occupancy import KernelDemand
@@ -19,7 +20,6 @@ from kernelderby.report.explanation import explanation_answer
 from kernelderby.roofline import selection
 from kernelderby.roofline.floors import fair_floor_us
 from kernelderby.rows.measurement import Measurement
-from kernelderby.store.counts import counted
 
 
 def explain(
@@ -28,10 +28,12 @@ def explain(
     solution = catalog.solution(name)
     definition = catalog.definition(solution.definition)
     rows, gpu_name = _rows(catalog, definition, gpu)
-    known = find_gpu(gpu_name)
-    if known is None:
-        raise DerbyError(f"--gpu: kernelderby/hardware/gpus has no {gpu_name!r}; nothing is known of its limits")
-    chosen, notes = _workload(catalog, solution, workload, rows, known), list[str]()
+    notes = list[str]()
+    if gpu is None and find_gpu(gpu_name) is None:
+        notes.append(f"limits of a {gpu_name} are not known, so these are an H200's; --gpu names another GPU")
+        rows, gpu_name = {}, "h200"
+    known = known_gpu(gpu_name)
+    chosen = _workload(catalog, solution, workload, rows, known)
     if workload is None:
         notes.append("the workload with the most time above what is reachable; --workload takes another one")
     pipeline, unit = _recorded(catalog, solution, chosen, notes)
@@ -70,9 +72,9 @@ def _workload(
     if word is not None:
         found = select_workloads(workloads, [word])
         if len(found) > 1:
-            raise DerbyError(
-                f"--workload: {word!r} names {counted(len(found), 'workload')}; give the start of one's uuid"
-            )
+            several = ", ".join(workload_label(each) for each in found[:3])
+            more = f" and {len(found) - 3} more" if found[3:] else ""
+            raise DerbyError(f"--workload: {word!r} names {several}{more}; give one's uuid")
         return found[0]
 
     def wasted(workload: Workload) -> float:

@@ -12,7 +12,7 @@ from kernelderby.catalog import Catalog, Workload
 from kernelderby.catalog.selection import by_origin, select_workloads
 from kernelderby.errors import DerbyError
 from kernelderby.report.answer import Answer
-from kernelderby.report.gate import GatedOne, gate_answer
+from kernelderby.report.gate import gate_answer
 from kernelderby.store.counts import counted
 
 SHAPES = 6  # of an operator, where nobody names any
@@ -30,7 +30,7 @@ def gate(
     device: str | None = None,
     told: Callable[[str], None] = lambda _: None,
     **settings: Any,
-) -> Answer[Sequence[GatedOne]]:
+) -> Answer[Sequence[Any]]:
     """base, candidate: NAME, or NAME@REVISION of the set's repository. *_python: the interpreter of an environment with
     other libraries. settings: of measure.run.gate.GateSettings. device: cuda, or cpu to try it out."""
     from kernelderby.measure.machine.probe import find_machine
@@ -68,7 +68,7 @@ def _found(stack: ExitStack, catalog: Catalog, spec: str) -> tuple[Path, Any]:
     name, _, revision = spec.partition("@")
     if not revision:
         return catalog.root, catalog.solution(name)
-    from kernelderby.measure.machine.revisions import at_revision, revision_of
+    from kernelderby.measure.machine.commit import at_revision, revision_of
 
     former = stack.enter_context(at_revision(catalog.root, revision_of(catalog.root, revision)))
     return former.root, former.solution(name)

@@ -1,4 +1,4 @@
-"""What only a machine can answer: what it can run, and whether solutions are right. Imports measure when asked."""
+"""Questions about this machine: which solutions it can run, and whether they are right. Imports measure when asked."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from kernelderby.catalog import Catalog
+from kernelderby.api.asked import typed
+from kernelderby.catalog import Catalog, Solution
 from kernelderby.errors import DerbyError
 from kernelderby.report.answer import Answer
-from kernelderby.report.checks import PASSED, Checked, checks_answer
+from kernelderby.report.checks import PASSED, checks_answer
 from kernelderby.report.machine import machine_answer
-from kernelderby.rows.measurement import Measurement
+from kernelderby.rows.checked import CheckResult
 from kernelderby.store.locate import find_set
 
-_FEW = 3  # operators
 CHECK_SECONDS = 600.0  # for each case of a solution
 
 
+@typed
 def doctor(root: Path | str | None = None) -> Answer[dict[str, Any]]:
     """What this machine can run of a set (by default the one here), and why not the rest."""
     from kernelderby.measure.machine.doctor import examine
@@ -53,29 +54,26 @@ class Check:
         return steps
 
     def run(
-        self, told: Callable[[Checked], None] = lambda _: None, details: bool | None = None, dump: Path | None = None
-    ) -> Answer[Sequence[Checked]]:
+        self, told: Callable[[Any], None] = lambda _: None, details: bool | None = None, dump: Path | None = None
+    ) -> Answer[Sequence[CheckResult]]:
         """told: called with every result as it comes. dump: a .safetensors file for the tensors of the first case that
         fails. details: a table of cases for each operator; by default where it is three operators at most, else the
         text has one line an operator."""
         from kernelderby.measure.run.checks import run_checks
 
         plan = self.plan
-        results: list[Checked] = []
-        results += run_checks(self.catalog, self.machine, plan, self.timeout, told, self.secret, dump=dump)
+        results: list[Any] = [*run_checks(self.catalog, self.machine, plan, self.timeout, told, self.secret, dump=dump)]
         if self.sanitizer:
             from kernelderby.measure.record.sanitize import chosen_cases, sanitized
 
             failed = {(each.solution, each.case) for each in results if each.status != PASSED}
             pairs = chosen_cases(plan.jobs, failed)
             results += sanitized(self.sanitizer, self.catalog.root, pairs, self.machine.device, self.timeout, told)
-        if details is None:
-            details = len({result.definition for result in results}) <= _FEW
         return checks_answer(
             self.machine.name, results, plan.skipped, plan.broken, self.secret, self.fresh, details, self.asked
         )
 
-    def has_passed(self, answer: Answer[Sequence[Checked]], named: Sequence[str] = ()) -> bool:
+    def has_passed(self, answer: Answer[Sequence[CheckResult]], named: Sequence[str] = ()) -> bool:
         """False when a case failed, one of `named` was skipped, a definition's code failed, or nothing was checked."""
         was_skipped = any(name in self.plan.skipped for name in named)
         failed = any(result.status != PASSED for result in answer.value)
@@ -114,45 +112,20 @@ def check(
     return Check(catalog, machine, plan, secret, timeout, fresh, sanitizer=sanitizer)
 
 
-def bench(
-    catalog: Catalog,
-    solutions: Sequence[str] = (),
-    definitions: Sequence[str] = (),
-    workloads: Sequence[str] = (),
-    *,
-    device: str | None = None,
-    **settings: Any,
-) -> list[Measurement]:
-    """Measures what has no row yet, and gives the new rows. settings: of measure.run.plan.Settings."""
-    from kernelderby.measure.judge.secret import drawn
-    from kernelderby.measure.machine.probe import find_machine
-    from kernelderby.measure.run.observer import Observer
-    from kernelderby.measure.run.plan import Settings, make_plan
-    from kernelderby.measure.run.runner import Runner
-
-    machine = find_machine(catalog.root, device or "cuda")
-    if machine.gpu is None and device != "cpu":
-        raise DerbyError(
-            f'{machine.gpu_missing}, so nothing can be measured; .check() runs on a CPU, device="cpu" times it'
-        )
-    chosen = Settings(**{"secret": drawn(), **settings})
-    if device == "cpu":
-        solutions = solutions or plain_solutions(catalog, definitions)
-    plan = make_plan(catalog, machine, chosen, solutions, definitions, workloads)
-    rows: list[Measurement] = Runner(catalog, machine, chosen, Observer()).run(plan)
-    return rows
-
-
 def plain_solutions(catalog: Catalog, definitions: Sequence[str] = ()) -> list[str]:
     """The solutions that a CPU times: Python's. What an interpreter takes says nothing of a kernel."""
     found = [
         each.name
         for each in catalog.solutions.values()
-        if each.language == "python" and each.requires.cpu and (not definitions or each.definition in definitions)
+        if is_plain(each) and (not definitions or each.definition in definitions)
     ]
     if not found:
-        raise DerbyError("--device cpu: none of the solutions is plain Python for a CPU, which alone is timed there")
+        raise DerbyError("--device cpu: times only plain Python solutions for a CPU, and none is chosen")
     return found
+
+
+def is_plain(solution: Solution) -> bool:
+    return solution.language == "python" and solution.requires.cpu
 
 
 def _sanitizer(machine: Any) -> Path:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from kernelderby.api.asked import question, typed
 from kernelderby.catalog import Catalog
 from kernelderby.catalog.solutions import read_stages
 from kernelderby.errors import DerbyError
@@ -66,10 +67,12 @@ class ProfileFile:
     def warnings(self) -> tuple[str, ...]:
         return tuple(self.profile.warnings)
 
+    @question("kernels")
     def select(self, selection: Selection | None) -> ProfileFile:
         """Only what a selection (profile.filters.make_selection) takes of it."""
         return ProfileFile(selected(self.profile, selection))
 
+    @question("timeline")
     def write_timeline(self, out: Path | str) -> int:
         """A trace for ui.perfetto.dev, by its name packed (.gz) or not; the number of events. DerbyError: the name is
         another, its folder is missing, or the profile has sums only."""
@@ -83,29 +86,35 @@ class ProfileFile:
         write_whole(out, gzip.compress(text, mtime=0) if out.suffix == ".gz" else text)
         return len(events)
 
+    @question("layers")
     def draft(self) -> Draft:
         """A layer map from the period of the kernels: `.text()` of it, `.stages_text()` as stages. DerbyError where no
         layer repeats."""
         return draft_of(self.profile)
 
+    @question("activity")
     def activity(self) -> Answer[tuple[Activity, ...]]:
         """What its GPUs did: busy, idle and why, communication beside computing, launches, ranges, calls."""
         return activity_answer([activity_of(self.profile)])
 
+    @question("pace")
     def pace(self, within: str = INVOCATION) -> Answer[tuple[Pace, ...]]:
         """The repetitions of the ranges whose name fits, one by one."""
         return pace_answer([pace_of(self.profile, within)])
 
+    @question("kernels")
     def kernels(self, *, gpu: str | None = None, top: int | None = None) -> Answer[tuple[KernelsOf, ...]]:
         """Every kernel with its library, role and architecture, and what to do about it. gpu: where the file names
         none, or a wrong one. top: so many rows, the rest summed, in text and Markdown."""
         return kernels_answer([self.kernel_table(gpu)], top)
 
+    @typed
     def kernel_table(self, gpu: str | None = None) -> KernelsOf:
         table = summarise(self.profile, gpu)
         found, notes = self._findings(table)
         return KernelsOf(table, tuple(found), tuple(notes))
 
+    @question("stages")
     def stages(
         self, solution: str, root: Path | str = ".", *, within: str | None = None
     ) -> Answer[tuple[Pipeline, ...]]:
@@ -113,19 +122,17 @@ class ProfileFile:
         with [[stages]] as in solution.toml."""
         return stages_answer([self.pipeline(solution, root, within=within)])
 
+    @typed
     def pipeline(self, solution: str, root: Path | str = ".", *, within: str | None = None) -> Pipeline:
         of_file = solution.endswith(".toml")
         stages = read_stages(Path(solution)) if of_file else Catalog.open(root).solution(solution).stages
         stated = stated_beside(self.profile.path)
         found = pipeline_of(
-            self.profile,
-            stages,
-            solution,
-            stated_total_ns=stated.total_ns,
-            within=within or INVOCATION,
+            self.profile, stages, solution, stated_total_ns=stated.total_ns, within=within or INVOCATION
         )
         return replace(found, warnings=(*found.warnings, *stated.lines(found.invocations)))
 
+    @question("whatif")
     def whatif(
         self,
         solution: str,
@@ -142,6 +149,7 @@ class ProfileFile:
                     raise DerbyError(f"{name}: {value!r:.60} is no number above {least}; give another one")
         return whatif_answer([whatif(self.pipeline(solution, root), tuple(factors), dict(floors_us or {}))])
 
+    @question("compare")
     def compare(
         self,
         after: ProfileFile,
@@ -161,20 +169,24 @@ class ProfileFile:
         """The findings, and what could not be looked for."""
         notes = []
         if table.gpu is None and table.compute_capability is None:
-            notes.append("the profile names no GPU: kernels for an older architecture cannot be told; give --gpu")
+            notes.append("the profile names no GPU: kernels for an older architecture cannot be marked; give --gpu")
         elif table.compute_capability is None and not amd_architecture_of(table.gpu or ""):
-            notes.append(f"{table.gpu}: not among the known GPUs, so kernels for an older architecture cannot be told")
+            notes.append(
+                f"{table.gpu}: not among the known GPUs, so kernels for an older architecture cannot be marked"
+            )
         timelines = timelines_of(self.profile) if self.profile.has_events else ()
         if not self.profile.has_events:
-            notes.append("sums only, no events: launch gaps cannot be told")
+            notes.append("sums only, no events: launch gaps are unknown")
         return findings(table, self.profile.api_sums(), timelines), notes
 
 
+@question("counters")
 def counters(*paths: Path | str) -> Answer[tuple[Counters, ...]]:
     """What ncu counted of each kernel: files as `derby profile run --with ncu` writes them. DerbyError for others."""
     return counters_answer([read_counters(Path(path)) for path in paths])
 
 
+@question("layers")
 def layers(*paths: Path | str, layer_map: str | None = None, selection: Selection | None = None) -> Answer[LayerTable]:
     """A served model's layers, group by group, module by module, a column a file, or a kind of step in it. layer_map: a
     shipped one or a .toml; module tables bring their own, and a profile without one is read by its period. selection:
@@ -182,6 +194,7 @@ def layers(*paths: Path | str, layer_map: str | None = None, selection: Selectio
     return layers_answer(layer_table([Path(path) for path in paths], layer_map, selection))
 
 
+@question("kernels")
 def open_profile_file(path: Path | str) -> ProfileFile:
     """DerbyError for a file that is no profile."""
     return ProfileFile(open_profile(path))

@@ -1,4 +1,4 @@
-"""The rows of a set, definition by definition, and what is worked out from them: of a set of many rows only once."""
+"""The rows of a set, definition by definition, and results computed from them: only once for a set of many rows."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import hashlib
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from kernelderby.catalog import Catalog, Workload
 from kernelderby.catalog.selection import by_origin
@@ -20,7 +20,6 @@ from kernelderby.roofline.recorded import Reached, recorded
 from kernelderby.roofline.selection import Key, RowCount, choose_group, group_rows, tallies
 from kernelderby.rows.measurement import Measurement, Place, Status
 
-T = TypeVar("T")
 _Fresh = tuple[dict[str, Any], dict[str, Any], str, int]  # workload, shape, where
 
 
@@ -60,7 +59,7 @@ class RecordedRows:
             def counted(name: str = name) -> list[RowCount]:
                 return tallies(self.of(name))
 
-            found += self._remembered(("tallies",), name, list[RowCount], counted)
+            found += self.catalog.remembered(("tallies",), name, list[RowCount], counted)
         return found
 
     def shapes(self, definition: str) -> list[Workload]:
@@ -74,7 +73,7 @@ class RecordedRows:
                 if row.place
             ]
 
-        found = self._remembered(("fresh",), definition, list[_Fresh], fresh)
+        found = self.catalog.remembered(("fresh",), definition, list[_Fresh], fresh)
         rows = [
             Measurement(definition, ran, "", Status.PASSED, "", "", "", shape=shape, place=Place(path, line))
             for ran, shape, path, line in found
@@ -103,7 +102,7 @@ class RecordedRows:
             )
 
         uuids = hashlib.sha256(" ".join(workload.uuid for workload in part).encode()).hexdigest()
-        return self._remembered(("rank", repr(asked), uuids), definition, Ranking | None, ranked)  # type: ignore[arg-type]
+        return self.catalog.remembered(("rank", repr(asked), uuids), definition, Ranking | None, ranked)  # type: ignore[arg-type]
 
     def fastest(self, definition: str, key: Key) -> dict[str, Reached]:
         """uuid -> the shortest time of any solution, by the rows that count on one GPU under one protocol."""
@@ -112,7 +111,7 @@ class RecordedRows:
             rows = group_rows(self.of(definition)).get(key)
             return recorded(rows, self.catalog.solutions).fastest(definition) if rows else {}
 
-        return self._remembered(("fastest", *key), definition, dict[str, Reached], found)
+        return self.catalog.remembered(("fastest", *key), definition, dict[str, Reached], found)
 
     def prepare(self) -> None:
         """The rankings that `derby rank` shows without names, of a large set, on all cores: what is not remembered."""
@@ -127,8 +126,11 @@ class RecordedRows:
         if cores < 2:
             return
         words = [sys.executable, "-c", _PREPARE, str(self.catalog.root)]
-        helpers = [subprocess.Popen([*words, *missing[place::cores]], stdin=subprocess.PIPE) for place in range(cores)]
+        helpers: list[subprocess.Popen[bytes]] = []
         try:
+            for place in range(cores):  # without a word, see prepare()
+                each = [*words, *missing[place::cores]]
+                helpers.append(subprocess.Popen(each, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL))
             for helper in helpers:
                 helper.wait()
         finally:
@@ -144,9 +146,6 @@ class RecordedRows:
             self.fastest(definition, choose_group(groups, gpu, None))
         for part in by_origin(known):
             self.ranking(definition, known, part, RankingAsked())
-
-    def _remembered(self, question: Sequence[str], name: str, kind: type[T], work_out: Callable[[], T]) -> T:
-        return self.catalog.remembered(question, name, kind, work_out)
 
 
 _PREPARE = """

@@ -1,4 +1,4 @@
-"""A trace set as an object: what it holds, and the two questions that its rows answer."""
+"""A trace set as an object: its contents, and the answers from its rows."""
 
 from __future__ import annotations
 
@@ -8,27 +8,26 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from kernelderby.api.asked import Names, check_time, known_gpu, names_of
+from kernelderby.api.asked import Names, check_time, known_gpu, names_of, question, typed
 from kernelderby.api.counted import chosen_of, legs_of, ranked_by_importance
 from kernelderby.api.nearest import Nearest, nearest
 from kernelderby.api.recorded_rows import RankingAsked, RecordedRows
 from kernelderby.catalog import Catalog, Definition, Solution, Workload, published
 from kernelderby.catalog.libraries import library_versions, pinned_versions
-from kernelderby.catalog.not_raced import not_raced
 from kernelderby.catalog.selection import LEGS, by_origin
+from kernelderby.catalog.templates import not_raced
 from kernelderby.catalog.workloads import FRESH
 from kernelderby.errors import DerbyError, LeftOut
+from kernelderby.hardware import find_gpu
 from kernelderby.rank import Ranking, definitions_with_rows
 from kernelderby.rank.bounds import Explanation
 from kernelderby.rank.by_importance import ImportanceRanking
-from kernelderby.rank.elsewhere import with_other_leads
 from kernelderby.rank.field import Field, field
 from kernelderby.rank.leads import KINDS, Leads, leads_on_legs
+from kernelderby.rank.notes import with_other_leads
 from kernelderby.report.answer import Answer
 from kernelderby.report.capture import Captured
-from kernelderby.report.checks import Checked
 from kernelderby.report.field import field_answer
-from kernelderby.report.gate import GatedOne
 from kernelderby.report.importance import importance_answer
 from kernelderby.report.leads import leads_answer
 from kernelderby.report.listing import contract_answer, listing_answer
@@ -39,6 +38,7 @@ from kernelderby.roofline.listing import Contract, Listing, contract, listing
 from kernelderby.roofline.operators import Survey, survey
 from kernelderby.roofline.recorded import Recorded, recorded
 from kernelderby.roofline.selection import RowCount
+from kernelderby.rows.checked import CheckResult
 from kernelderby.rows.measurement import Measurement
 from kernelderby.store.counts import counted
 from kernelderby.store.locate import find_set
@@ -48,15 +48,16 @@ T = TypeVar("T")
 _FEW = 3  # rankings: more of them, with all their shapes, are more than anybody asked for by naming none
 
 
-def _telling(question: Callable[Concatenate[TraceSet, Given], T]) -> Callable[Concatenate[TraceSet, Given], T]:
-    """See Catalog.telling."""
+def _telling(method: Callable[Concatenate[TraceSet, Given], T]) -> Callable[Concatenate[TraceSet, Given], T]:
+    """See Catalog.telling, and asked.question."""
+    answered = question(method.__name__)(method)
 
-    @wraps(question)
-    def asked(trace_set: TraceSet, /, *given: Given.args, **named: Given.kwargs) -> T:
+    @wraps(method)
+    def telling(trace_set: TraceSet, /, *given: Given.args, **named: Given.kwargs) -> T:
         with trace_set.catalog.telling():
-            return question(trace_set, *given, **named)
+            return answered(trace_set, *given, **named)
 
-    return asked
+    return telling
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +130,8 @@ class TraceSet:
         recorded_rows = RecordedRows(catalog)
         if len(wanted) != 1:
             recorded_rows.prepare()
-        names, warnings = self._with_rows(
-            recorded_rows.tallies(wanted[0] if len(wanted) == 1 else None), wanted, gpu, protocol
-        )
+        tallies = recorded_rows.tallies(wanted[0] if len(wanted) == 1 else None)
+        names, warnings = self._with_rows(tallies, wanted, gpu, protocol)
         known = {name: recorded_rows.shapes(name) for name in names}
         shapes = chosen_of(self.catalog, known, names_of(workloads), names_of(origin))
         only = tuple(sorted(solution.name for solution in named)) if chosen else None
@@ -143,8 +143,10 @@ class TraceSet:
             for place, part in enumerate(by_origin(shapes[name]) if chosen_any else ()):
                 try:
                     one = recorded_rows.ranking(name, known[name], part, asked)
-                    if one is None and (origin or definitions or not place):  # else nobody asked for them
+                    if one is None and (origin or not place):
                         raise DerbyError(f"traces/: no row of {name}; measure it with `derby bench`")
+                    if one is None and definitions:  # else nobody asked for them
+                        warnings.append(_unmeasured(name, part))
                 except DerbyError as error:
                     if place == 0:
                         raise
@@ -176,9 +178,8 @@ class TraceSet:
         def rows() -> Recorded:
             return recorded(self.catalog.traces(), known, gpu, protocol, time)
 
-        return importance_answer(
-            ranked_by_importance(self.catalog, rows, known, names_of(origin)), self.catalog.warnings
-        )
+        found = ranked_by_importance(self.catalog, rows, known, names_of(origin))
+        return importance_answer(found, self.catalog.warnings)
 
     @_telling
     def leads(
@@ -205,14 +206,9 @@ class TraceSet:
         rows = [row for row in catalog.traces() if row.definition in names]
         legs = legs_of(catalog, names, rows, origins)
         asked = [leg for leg in LEGS if leg in legs]
-        if (
-            FRESH not in legs
-            and not origins
-            and any("AXES_SPACE" in catalog.definition(name).reference for name in names)
-        ):
-            asked.append(FRESH)
-        kinds = (time,) if time else KINDS
-        found = leads_on_legs(rows, legs, catalog.solutions, author, gpu, protocol, kinds)
+        has_space = any("AXES_SPACE" in catalog.definition(name).reference for name in names)
+        asked += [FRESH] if has_space and FRESH not in legs and not origins else []
+        found = leads_on_legs(rows, legs, catalog.solutions, author, gpu, protocol, (time,) if time else KINDS)
         weights = published.importance(catalog.root, catalog.left_out)
         return leads_answer(found, by_operator, catalog.warnings, asked, weights)
 
@@ -273,11 +269,12 @@ class TraceSet:
         found = contract(self.catalog, operator, names_of(origin))
         return contract_answer(found, self.catalog.root, self.catalog.warnings)
 
+    @_telling
     def prompt(self, operator: str, *, gpu: str | None = None, origin: Names = ()) -> str:
         """The task of writing a kernel for an operator, in Markdown. gpu: whose floors and best times; default the one
-        with the most rows. DerbyError for an unknown operator, origin or GPU."""
+        with the most rows, H200 without rows. DerbyError for an unknown operator, origin or GPU."""
         found = contract(self.catalog, operator, names_of(origin))
-        return operator_prompt(found, known_gpu(gpu or next(iter(found.gpus), "h200")))
+        return operator_prompt(found, known_gpu(gpu or next(filter(find_gpu, found.gpus), "h200")))
 
     @_telling
     def capture(self, /, *files: Path | str, gain: bool = True, **options: Any) -> Answer[Captured]:
@@ -298,10 +295,12 @@ class TraceSet:
 
         return explain(self.catalog, solution, workload, gpu, compiles=compiles)
 
+    @_telling
     def nearest(self, operator: str, shape: str) -> Nearest:
         """The measured shapes that are nearest to one such as "num_tokens=64,hidden_size=4096"."""
         return nearest(self.catalog, operator, shape)
 
+    @typed
     def check(
         self,
         solutions: Names = (),
@@ -310,19 +309,16 @@ class TraceSet:
         operator: str | None = None,
         shapes: Names = (),
         **options: Any,
-    ) -> Answer[Sequence[Checked]]:
+    ) -> Answer[Sequence[CheckResult]]:
         """Whether solutions are right, as `derby check` asks it here. A solution may be a FILE.py of the operator;
         shapes such as "num_tokens=64,hidden_size=4096" need not be listed. options: seeds, device, timeout, fresh,
         secret, quick, sanitize."""
-        from kernelderby.api.adhoc import adhoc_of
-        from kernelderby.api.machine import check
+        from kernelderby.api import judged
 
-        names = names_of(solutions), names_of(definitions)
-        with adhoc_of(self.catalog, *names, operator, names_of(shapes)) as adhoc:
-            if adhoc is None:
-                return check(self.catalog, *names, **options).run()
-            return adhoc.at_shapes(check(adhoc.catalog, adhoc.names, (adhoc.definition.name,), **options)).run()
+        names, of, asked = names_of(solutions), names_of(definitions), names_of(shapes)
+        return judged.check(self.catalog, judged.words_of_check(names, of, operator, asked), **options)
 
+    @typed
     def bench(
         self,
         solutions: Names = (),
@@ -338,26 +334,27 @@ class TraceSet:
         """Measures what has no row yet, as `derby bench` does here, and ranks it. Rows go into the set; with a FILE.py
         or shapes into reports/bench/ until `record`. settings: rounds, iterations, timeout_seconds, again, together,
         most_rounds. DerbyError: no GPU here, and device is not "cpu"."""
-        from kernelderby.api.adhoc import adhoc_of
-        from kernelderby.api.machine import bench
+        from kernelderby.api.adhoc import adhoc_of, expect_timed
+        from kernelderby.api.judged import bench
 
         names = names_of(solutions), names_of(definitions)
         with adhoc_of(self.catalog, *names, operator, names_of(shapes), with_rivals=True) as adhoc:
             catalog = adhoc.catalog if adhoc else self.catalog
+            expect_timed(adhoc.solution if adhoc else None, device)
             chosen = ((), (adhoc.definition.name,)) if adhoc else names
-            rows = bench(catalog, *chosen, names_of(workloads), device=device, **settings)
-            if adhoc:
-                adhoc.keep_rows(record)
-            measured = sorted({row.definition for row in rows}) or [
+            measured = bench(catalog, *chosen, names_of(workloads), {"device": device, **settings}) or [
                 *chosen[1],
                 *dict.fromkeys(each.definition for each in catalog.solutions_named(chosen[0])),
             ]
+            if adhoc:
+                adhoc.keep_rows(record)
             return TraceSet(Catalog.open(catalog.root)).rank(measured, workloads=workloads)
 
-    def gate(self, base: str, candidate: str, workloads: Names = (), **options: Any) -> Answer[Sequence[GatedOne]]:
+    @typed
+    def gate(self, base: str, candidate: str, workloads: Names = (), **options: Any) -> Answer[Sequence[Any]]:
         """Whether a candidate is slower than a base, measured here. options: base_python, candidate_python, least,
         most, iterations, timeout_seconds, secret, device, as of `derby gate`."""
-        from kernelderby.api.gate import gate
+        from kernelderby.api.judged import gate
 
         return gate(self.catalog, base, candidate, names_of(workloads), **options)
 
@@ -366,32 +363,37 @@ class TraceSet:
     ) -> tuple[list[str], list[str]]:
         """The wanted definitions that have rows to compare; without any wanted, those that solutions competed for, or
         all where there are none such. And a warning for all that is left out."""
-        catalog, warnings = self.catalog, list[str]()
+        catalog, warnings, place = self.catalog, list[str](), self.root / "traces"
         with_any = {row.definition for row in rows}
         chosen = list(wanted) or sorted(with_any & set(catalog.definitions))
         if not rows or not chosen:
-            raise DerbyError(f"{catalog.root / 'traces'}: no recorded rows; measure with `derby bench`")
-        for stranger in sorted(with_any - set(catalog.definitions)):
-            problem = f"{catalog.root / 'traces'}: rows of {stranger}, no definition of the set; left out"
-            warnings.append(LeftOut(problem))
+            raise DerbyError(f"{place}: no recorded rows; measure with `derby bench`")
+        strangers = sorted(with_any - set(catalog.definitions))
+        warnings += [LeftOut(f"{place}: rows of {each}, no definition of the set; left out") for each in strangers]
         if len(chosen) == 1:
             return chosen, warnings
-        competed = (
-            [] if wanted else sorted(definitions_with_rows(rows, gpu, protocol, solutions=2).intersection(chosen))
-        )
+        competed = set() if wanted else definitions_with_rows(rows, gpu, protocol, solutions=2).intersection(chosen)
         if competed:
-            if len(competed) < len(chosen):
+            if alone := len(chosen) - len(competed):
                 warnings.append(
-                    f"{counted(len(chosen) - len(competed), 'definition has', 'definitions have')} no rows of two "
-                    "solutions, left out; "
-                    "see `derby roofline --traces`, or name one with --definitions"
+                    f"{counted(alone, 'definition has', 'definitions have')} no rows of two solutions, left out; see "
+                    "`derby roofline --traces`, or name one with --definitions"
                 )
-            return competed, warnings
+            return sorted(competed), warnings
         available = definitions_with_rows(rows, gpu, protocol)
         warnings += [f"{name}: has no rows to compare, left out" for name in chosen if name not in available]
         return [name for name in chosen if name in available], warnings
 
 
+def _unmeasured(definition: str, part: Sequence[Workload]) -> str:
+    shapes, origin = counted(len(part), "shape has", "shapes have"), part[0].origin
+    command = f"`derby bench --definitions {definition}"
+    if not origin:
+        return f"{definition}: {shapes} no row; {command}` measures them"
+    return f"{definition}: {shapes} no row (origin {origin}); {command} --origin {origin}`"
+
+
+@typed
 def open_set(path: Path | str | None = None) -> TraceSet:
     """The trace set in a folder, by default the one that the command `derby` works on there (docs/api.md). DerbyError
     where the folder has no definitions/."""

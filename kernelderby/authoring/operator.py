@@ -13,8 +13,7 @@ from typing import Any
 from kernelderby.authoring.formulas import Formula, NoSize, all_sizes
 from kernelderby.authoring.words import Part, Tensor, axis_names, axis_of, formulas_of
 from kernelderby.catalog import Catalog, Definition
-from kernelderby.catalog.lines import line_of
-from kernelderby.catalog.spaces import Sizes
+from kernelderby.catalog.spaces import Sizes, line_of
 from kernelderby.catalog.workloads import tensor_bytes
 from kernelderby.errors import DerbyError
 from kernelderby.store.files import write_whole
@@ -60,11 +59,11 @@ class NewOperator:
         return formulas_of(self.inputs)
 
 
-def expect_new(catalog: Catalog, name: str, op_type: str) -> None:
-    """DerbyError for a name that is taken, or that cannot be one."""
-    for what, word in (("operator", name), ("--op-type", op_type)):
+def expect_new(catalog: Catalog, what: str, name: str, folder: tuple[str, str]) -> None:
+    """DerbyError for a name that is taken, or that cannot be one. folder: an option and its value, a name as well."""
+    for told, word in ((what, name), folder):
         if not _NAME.fullmatch(word):
-            raise DerbyError(f"{what}: {word!r:.80} is no name; write letters, digits and _")
+            raise DerbyError(f"{told}: {word!r:.80} is no name; write a-z, digits and _, a letter first")
     taken = {each.casefold(): each for each in (*catalog.definitions, *catalog.solutions)}
     if name.casefold() in taken:
         raise DerbyError(f"{taken[name.casefold()]}: is in the set already; choose another name")

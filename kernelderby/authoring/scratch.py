@@ -10,15 +10,20 @@ from pathlib import Path
 from typing import Any
 
 from kernelderby.catalog import Catalog, Definition, Requires, Solution, Workload, constraints
-from kernelderby.catalog.lines import line_of
 from kernelderby.catalog.pack import packed_solution
-from kernelderby.catalog.spaces import Sizes, Unfit, sizes_of
+from kernelderby.catalog.spaces import Sizes, Unfit, line_of, sizes_of
 from kernelderby.errors import DerbyError
+from kernelderby.store.counts import counted
 from kernelderby.store.fields import read_text, suggestion
 from kernelderby.store.files import write_whole
 
 AUTHOR, ORIGIN = "me", "own"
 _IMPORTED = {"triton": "triton", "tilelang": "tilelang"}  # module -> language
+
+
+def is_file(name: str) -> bool:
+    """Whether it means a FILE.py or FILE.py::function."""
+    return name.partition("::")[0].endswith(".py")
 
 
 def solution_of_file(catalog: Catalog, place: str, definition: Definition) -> Solution:
@@ -32,17 +37,11 @@ def solution_of_file(catalog: Catalog, place: str, definition: Definition) -> So
     text = read_text(path)
     try:
         tree = ast.parse(text)
-    except (SyntaxError, ValueError) as error:
+    except SyntaxError as error:
+        raise DerbyError(f"{path}:{error.lineno}: {error.msg}; mend it") from None
+    except (ValueError, RecursionError, MemoryError) as error:
         raise DerbyError(f"{path}: is no Python ({str(error)[:100]}); mend it") from None
-    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
-    if function not in functions:
-        raise DerbyError(f"{path}: has no {function}(); write {path}::NAME; {suggestion(function, functions)}")
-    arguments = functions[function].args
-    taken = len(arguments.posonlyargs) + len(arguments.args)
-    inputs, outputs = len(definition.inputs), len(definition.outputs)
-    if taken not in (inputs, inputs + outputs) and not arguments.vararg:
-        wanted = f"{', '.join(definition.inputs)}; or these and {', '.join(definition.outputs)}, to write into"
-        raise DerbyError(f"{path}: {function}() has {taken} parameters; {definition.name} gives {wanted}")
+    taken = _taken(path, tree, function, definition)
     modules = _modules(tree)
     language = next((each for module, each in _IMPORTED.items() if module in modules), "python")
     name = re.sub(r"\W", "_", path.stem if path.stem != "main" else path.resolve().parent.name)
@@ -55,7 +54,7 @@ def solution_of_file(catalog: Catalog, place: str, definition: Definition) -> So
         op_type=definition.op_type,
         language=language,
         entry_point=f"{path.name}::{function}",
-        destination_passing_style=taken == inputs + outputs,
+        destination_passing_style=taken == len(definition.inputs) + len(definition.outputs),
         description=f"The file {path.name}.",
         folder=None,
         json_path=catalog.root / "solutions" / AUTHOR / definition.op_type / definition.name / f"{name}.json",
@@ -64,6 +63,27 @@ def solution_of_file(catalog: Catalog, place: str, definition: Definition) -> So
         stages=(),
         target_hardware=("any",),
     )
+
+
+def _taken(path: Path, tree: ast.Module, function: str, definition: Definition) -> int:
+    """How many parameters it has. Of `run = torch.compile(kernel)` nobody knows: as many as there are inputs."""
+    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    targets = [each for node in tree.body if isinstance(node, ast.Assign) for each in node.targets]
+    inputs, outputs = ", ".join(definition.inputs), ", ".join(definition.outputs)
+    if function not in functions:
+        if function in [each.id for each in targets if isinstance(each, ast.Name)]:
+            return len(definition.inputs)
+        mend = f"write {path}::NAME; {suggestion(function, functions)}" if functions else f"add {function}({inputs})"
+        raise DerbyError(f"{path}: has no {function}(); {mend}")
+    arguments = functions[function].args
+    taken = len(arguments.posonlyargs) + len(arguments.args)
+    both = len(definition.inputs) + len(definition.outputs)
+    if taken not in (len(definition.inputs), both) and not arguments.vararg:
+        raise DerbyError(
+            f"{path}: {function}() has {counted(taken, 'parameter')}; {definition.name} gives {inputs}; or these and "
+            f"{outputs}, to write into"
+        )
+    return taken
 
 
 def shape_lines(catalog: Catalog, definition: Definition, words: Sequence[str]) -> list[dict[str, Any]]:

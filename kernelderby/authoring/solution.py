@@ -8,12 +8,12 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from kernelderby.authoring.operator import expect_new
 from kernelderby.catalog import Catalog, Definition
 from kernelderby.errors import DerbyError
 from kernelderby.store.files import write_whole
 
 _TEMPLATES = Path(__file__).parent / "templates"
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +40,9 @@ LANGUAGES = {
 
 def write_solution(catalog: Catalog, name: str, definition: Definition, language: str, author: str) -> list[Path]:
     """DerbyError for a name that is taken or is none."""
-    for what, word in (("solution", name), ("--author", author)):
-        if not _NAME.fullmatch(word):
-            raise DerbyError(f"{what}: {word!r:.80} is no name; write letters, digits and _")
-    taken = {each.casefold(): each for each in (*catalog.solutions, *catalog.definitions)}
-    if name.casefold() in taken:
-        raise DerbyError(f"{taken[name.casefold()]}: is in the set already; choose another name")
+    expect_new(catalog, "solution", name, ("--author", author))
+    if language not in LANGUAGES:
+        raise DerbyError(f"--language: {language!r:.80} is none of {', '.join(LANGUAGES)}")
     folder = catalog.root / "solutions" / author / definition.op_type / definition.name / name
     chosen, words = LANGUAGES[language], _words(name, definition)
     written = {"solution.toml": _about(name, definition, language, author), "reference.py": definition.reference}

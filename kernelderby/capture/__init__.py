@@ -1,1 +1,1 @@
-"""From a profile to workloads: which operators ran at which shapes, how long, and what a faster kernel would save."""
+"""From a profile to workloads: operators by shape, their time, and the time that a faster kernel would save."""

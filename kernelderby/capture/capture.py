@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from kernelderby.capture.composed import composed
-from kernelderby.capture.facts import facts_of
 from kernelderby.capture.graphs import replayed
-from kernelderby.capture.mapping import Mapped, Mapper, Refused, told
-from kernelderby.capture.surroundings import alike
+from kernelderby.capture.mapping import Mapped, Mapper, Refused, facts_of, told
+from kernelderby.capture.rules import CLASSES
 from kernelderby.catalog import Catalog, Definition
 from kernelderby.catalog.spaces import Sizes
 from kernelderby.profile.kernels.attribution import Role, attribute
 from kernelderby.profile.operators import Issued, OperatorCall
 from kernelderby.profile.spans import Profile, Span, SpanKind
 
-HALF = ("bfloat16", "float16")
+# Neighbours before and after, most telling first; the last ones serve the ends of a trace.
+WINDOWS = ((6, 6), (3, 3), (0, 9), (9, 0), (2, 2))
 _ALIKE = 2  # a kernel without a grid is of the size of another one whose time is within this factor
 
 
@@ -54,9 +54,8 @@ class Unmapped:
 @dataclass(frozen=True, slots=True)
 class Capture:
     """Largest time first. total_ns: all GPU work of the profiles. shaped_ns: the part whose operator told its sizes,
-    mapped or not. graph_ns: the part that ran in CUDA graphs; joined_ns: of it, what a recorded capture explains.
-    inferred_ns:
-    of launches that are not in the file, whose operator is that of others."""
+    mapped or not. graph_ns: the part that ran in CUDA graphs; joined_ns: the share of that which a recorded
+    capture explains. inferred_ns: of launches that are not in the file, and have the operator of others like them."""
 
     paths: tuple[Path, ...]
     gpu: str | None
@@ -161,7 +160,7 @@ class _Totals:
             return found
         kind = attribute(work.span.name, work.span.kind).dtype  # ranges tell sizes alone
         wanted = {spec.dtype for spec in found.definition.inputs.values()}
-        if kind is None or kind in wanted or (kind in HALF and wanted & set(HALF)):
+        if kind is None or kind in wanted or (kind in CLASSES["half"] and wanted & set(CLASSES["half"])):
             return found
         return Refused(found.call, f"{kind} elements")
 
@@ -263,3 +262,31 @@ def _why_alone(work: _Launched) -> str:
     if work.occurrence is not None:
         return "in a CUDA graph whose capture is in no file"
     return "no operator around its launch in the file"
+
+
+def alike(kernels: Sequence[Hashable], known: Sequence[Hashable | None]) -> dict[int, int]:
+    """Place without an operator -> a place with one, where all places of one window agree. kernels: of one stream in
+    their order, name with grid. known: the operator of each, None where nothing tells it. A model runs the same layers
+    again and again, so the kernels around one tell its operator where its own name and grid do not."""
+    missing = {place for place, operator in enumerate(known) if operator is None}
+    wanted = {kernels[place] for place in missing}
+    found: dict[int, int] = {}
+    for before, after in WINDOWS:
+        seen: dict[tuple[Hashable, ...], dict[Hashable, int]] = defaultdict(dict)
+        for place, window in _windows(kernels, before, after):
+            operator = known[place]
+            if operator is not None and kernels[place] in wanted:
+                seen[window].setdefault(operator, place)
+        for place, window in _windows(kernels, before, after):
+            if place in missing and len(seen.get(window, ())) == 1:
+                found[place] = next(iter(seen[window].values()))
+        missing -= found.keys()
+        if not missing:
+            break
+    return found
+
+
+def _windows(kernels: Sequence[Hashable], before: int, after: int) -> Iterator[tuple[int, tuple[Hashable, ...]]]:
+    """Every place that has so many neighbours, with them."""
+    for place in range(before, len(kernels) - after):
+        yield place, tuple(kernels[place - before : place + after + 1])

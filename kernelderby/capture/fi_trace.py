@@ -1,4 +1,4 @@
-"""What FlashInfer writes with FLASHINFER_TRACE_DUMP=1: a JSON for every operator, the load left open.
+"""FlashInfer's files (FLASHINFER_TRACE_DUMP=1): a JSON for every operator, without the load.
 
 The files have no times and no loads. The sizes that vary are those of the loads of shapes/rules.toml, or of --tokens.
 """

@@ -1,10 +1,12 @@
-"""What a profile would gain: time here, the floor, and the fastest recorded solution, by operator and shape."""
+"""The gain of a profile: time here, the floor, and the fastest recorded solution, by operator and shape."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+
+from msgspec import structs
 
 from kernelderby.capture.capture import Capture, CapturedShape
 from kernelderby.catalog import Catalog, Definition, Workload
@@ -67,7 +69,7 @@ def gains(catalog: Catalog, found: Capture, cost_of: CostOf, gpu_name: str | Non
         warnings.append(f"{told}: without floors and recorded times; give --gpu")
     elif found.gpu and find_gpu(found.gpu) != gpu:
         warnings.append(
-            f"the profile is of {found.gpu}, floors and recorded times are of {gpu.names[0]}: no gain of this machine"
+            f"the profile is of {found.gpu}, floors and recorded times are of {gpu.names[0]}: no machine gains this"
         )
     rows, times = _recorded(catalog, gpu, warnings)
     own = {each: [row for row in rows if row.definition == each] for each in {s.definition.name for s in found.shapes}}
@@ -129,7 +131,7 @@ def _best(
 
 def _in_place(cost: Cost) -> Cost:
     """A server's operators write into their inputs' memory where they can."""
-    return replace(cost, bytes_read=cost.needed(in_place=True), bytes_written=0)
+    return structs.replace(cost, bytes_read=cost.needed(in_place=True), bytes_written=0)
 
 
 def _distance(shape: CapturedShape, workload: Workload) -> float | None:

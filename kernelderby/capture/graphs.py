@@ -49,20 +49,15 @@ def replayed(both: Sequence[tuple[Span, Issued]], graphs: Sequence[CapturedGraph
             if launch is not None:
                 chains[place] = graph.launches[launch].chain
     notes = []
+    fit = "replay of a CUDA graph fits", "replays of CUDA graphs fit"
     if ambiguous:
-        notes.append(
-            f"{counted(ambiguous, 'replay of a CUDA graph fits', 'replays of CUDA graphs fit')} several captures of "
-            "other sizes: left unmapped"
-        )
+        notes.append(f"{counted(ambiguous, *fit)} several captures of other sizes: left unmapped")
     if unknown and graphs:
-        notes.append(
-            f"{counted(unknown, 'replay of a CUDA graph fits', 'replays of CUDA graphs fit')} no capture in these files"
-        )
+        notes.append(f"{counted(unknown, *fit)} no capture in these files")
     elif unknown:
         notes.append(
             f"{counted(unknown, 'replay')} of CUDA graphs: their shapes are in the trace of the capture; profile the "
-            "server's "
-            "start too, and name both files"
+            "server's start too, and name both files"
         )
     return chains, notes
 
@@ -98,12 +93,13 @@ def _pairs(spans: Sequence[Span], launches: Sequence[CapturedLaunch], closely: b
     """Which launch each kernel is. closely: all of them in order or none. By name where the capture tells names, else
     by place: kernels and copies, or the kernels alone."""
     named = any(launch.kernel and not _is_copy(launch.kernel) for launch in launches)
-    theirs = [_name(launch.kernel or "kernel") for launch in launches]
-    ours = [_key(span) if named or span.kind is not SpanKind.KERNEL else "kernel" for span in spans]
+    theirs = ["copy" if _is_copy(launch.kernel or "") else launch.kernel or "kernel" for launch in launches]
+    ours = [(span.name if named else "kernel") if span.kind is SpanKind.KERNEL else "copy" for span in spans]
     if theirs == ours:
         return list(range(len(ours)))
     pairs: list[int | None] = [None] * len(ours)
-    if closely or not _have_much_in_common(theirs, ours):
+    in_common = (Counter(theirs) & Counter(ours)).total()  # without order, which is quick
+    if closely or in_common < _LEAST * len(ours):
         return pairs
     if not named:
         kernels = [place for place, name in enumerate(theirs) if name == "kernel"]
@@ -116,19 +112,6 @@ def _pairs(spans: Sequence[Span], launches: Sequence[CapturedLaunch], closely: b
         for step in range(block.size):
             pairs[block.b + step] = block.a + step
     return pairs
-
-
-def _have_much_in_common(theirs: Sequence[str], ours: Sequence[str]) -> bool:
-    """Counted without order, which is quick: else no alignment can give enough pairs."""
-    return (Counter(theirs) & Counter(ours)).total() >= _LEAST * len(ours)
-
-
-def _key(span: Span) -> str:
-    return span.name if span.kind is SpanKind.KERNEL else "copy"
-
-
-def _name(kernel: str) -> str:
-    return "copy" if _is_copy(kernel) else kernel
 
 
 def _is_copy(kernel: str) -> bool:

@@ -1,15 +1,31 @@
-"""From the operators around a launch to a definition and its sizes, by the rules."""
+"""From the operators around a launch to a definition and its sizes, by the rules, and the facts of its step."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from kernelderby.capture.rules import CaptureRule, NotThis, rules_of
 from kernelderby.catalog import Catalog, Definition
 from kernelderby.catalog.spaces import Sizes, Unfit, sizes_of
 from kernelderby.profile.operators import OperatorCall, tensors
+
+# vLLM: execute_context_2(888)_generation_30(30), and with the sums of the lengths of queries (sq) and of keys (sk):
+# execute_32_context_0(sq0sk0sqsq0sqsk0)_generation_32(sq32sk55086sqsq32sqsk55086)
+_COUNTS = re.compile(r"execute_context_(\d{1,9})\((\d{1,12})\)_generation_(\d{1,9})\((\d{1,12})\)")
+_SUMS = re.compile(
+    r"execute_\d{1,9}_context_(\d{1,9})\(sq(\d{1,12})sk(\d{1,12})\w*\)"
+    r"_generation_(\d{1,9})\(sq(\d{1,12})sk(\d{1,12})\w*\)"
+)
+# SGLang: step[DECODE bs=32], step[EXTEND bs=4 toks=8192]
+_STEP = re.compile(r"step\[(\w+) bs=(\d{1,9})(?: toks=(\d{1,12}))?")
+NAMES = (
+    *("context_seqs", "context_tokens", "context_cached"),
+    *("generation_seqs", "generation_tokens", "generation_cached"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +48,15 @@ class Refused:
     reason: str
 
 
+_Found = tuple[Definition, Sizes, str, str, str]  # Mapped without the call
+
+
 class Mapper:
     """Remembers what it found for calls that are alike."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
-        self._known: dict[Any, tuple[Definition, Sizes, str, str, str] | str | None] = {}
+        self._known: dict[Any, _Found | str] = {}
 
     def map(self, chain: Sequence[OperatorCall], facts: Mapping[str, Any]) -> Mapped | Refused:
         """The outermost call that a rule fits; a container only where none inside does."""
@@ -49,7 +68,7 @@ class Mapper:
                 refused = refused or Refused(call, found)
             elif found is not None:
                 mapped = Mapped(call, *found)
-                if not _is_container(call.name):
+                if not any(rule.entry.container for rule in rules_of(call.name)):
                     return mapped
                 outer = outer or mapped
         if outer or refused:
@@ -59,9 +78,7 @@ class Mapper:
         inner = next((call for call in reversed(chain) if call.is_shaped), chain[-1])
         return Refused(inner, "no definition" if inner.is_shaped else "recorded without shapes (record_shapes=True)")
 
-    def _of_call(
-        self, call: OperatorCall, facts: Mapping[str, Any]
-    ) -> tuple[Definition, Sizes, str, str, str] | str | None:
+    def _of_call(self, call: OperatorCall, facts: Mapping[str, Any]) -> _Found | str | None:
         """A text says why no rule of this operator fits; None: it has none."""
         candidates = rules_of(call.name)
         if not candidates or not call.operands:
@@ -71,9 +88,7 @@ class Mapper:
             self._known[key] = self._first(candidates, call, facts)
         return self._known[key]
 
-    def _first(
-        self, candidates: Sequence[CaptureRule], call: OperatorCall, facts: Mapping[str, Any]
-    ) -> tuple[Definition, Sizes, str, str, str] | str:
+    def _first(self, candidates: Sequence[CaptureRule], call: OperatorCall, facts: Mapping[str, Any]) -> _Found | str:
         reason, needed = "", False  # what the user can mend is told before sizes that do not fit
         for rule in candidates:
             definition = self._catalog.definitions.get(rule.entry.definition)
@@ -93,18 +108,15 @@ class Mapper:
         return reason
 
 
-def _is_container(name: str) -> bool:
-    return any(rule.entry.container for rule in rules_of(name))
-
-
 def _sizes(definition: Definition, values: Mapping[str, Any], rule: CaptureRule) -> Sizes:
     """Only what the definition and the rule's own formulas name. Unfit where a const axis has another size."""
     for axis, size in definition.axes.items():
         if size is not None and values.get(axis, size) != size:
             raise NotThis(f"{axis} is {values[axis]}, and {definition.name} has {size}")
     own = {*definition.axes, *definition.inputs}
-    texts = {name for name, formula in rule.entry.sizes.items() if formula.startswith("=") or name.startswith("max_")}
-    given = {name: value for name, value in values.items() if name in own or name in texts or name in _generated(rule)}
+    own |= {name for name, formula in rule.entry.sizes.items() if formula.startswith("=") or name.startswith("max_")}
+    own |= {"max_context_len"} & rule.entry.values.keys()
+    given = {name: value for name, value in values.items() if name in own}
     given |= {axis: size for axis, size in definition.axes.items() if size is not None}
     if any(given.get(axis) == 0 for axis in definition.axes if axis != "bias_rows"):
         raise NotThis("empty")
@@ -112,11 +124,6 @@ def _sizes(definition: Definition, values: Mapping[str, Any], rule: CaptureRule)
         return sizes_of(definition, given)
     except Unfit:
         raise NotThis(f"its sizes break a constraint of {definition.name}") from None
-
-
-def _generated(rule: CaptureRule) -> set[str]:
-    """Values for generate_inputs that a rule reads as a number."""
-    return {name for name in rule.entry.values if name == "max_context_len"}
 
 
 def _other_type(call: OperatorCall, definition: Definition, rule: CaptureRule) -> str:
@@ -131,3 +138,37 @@ def told(call: OperatorCall) -> str:
     kind = next((each.type for each in tensors(call) if each.type), "")
     sizes = [dims for each in call.operands for dims in ([each.dims] if each.dims is not None else each.parts[:2])]
     return " ".join([kind, *("x".join(map(str, dims)) or "1" for dims in sizes[:4])]).strip()
+
+
+def facts_of(ranges: Sequence[str], context: int | None, known: Mapping[str, Any]) -> dict[str, Any]:
+    """name -> number: of the step's prompts and of its decoding sequences how many there are, their tokens, and the
+    tokens that their attention reads; absent where nothing tells it. ranges: around the launch. context: tokens of a
+    sequence, where the trace does not tell it. known: facts of a model."""
+    facts = dict(known)
+    for name in ranges:
+        found = _of_annotation(name)
+        if found is None:
+            continue
+        seqs, tokens, cached, running, drafts, read = found
+        cached = tokens if cached is None else cached
+        if read is None and running:
+            read = None if context is None else running * context
+        if cached is not None and read is not None:
+            facts |= dict(zip(NAMES, (seqs, tokens, cached, running, drafts, read), strict=True))
+    return facts
+
+
+@lru_cache(maxsize=4096)
+def _of_annotation(name: str) -> tuple[int, int, int | None, int, int, int | None] | None:
+    if match := _SUMS.search(name):
+        seqs, tokens, cached, running, drafts, read = map(int, match.groups())
+        return seqs, tokens, cached, running, drafts, read
+    if match := _COUNTS.search(name):
+        seqs, tokens, running, drafts = map(int, match.groups())
+        return seqs, tokens, None, running, drafts, None if running else 0
+    if match := _STEP.search(name):
+        count = int(match[2])
+        if match[1] == "DECODE":
+            return 0, 0, 0, count, count, None
+        return (count, int(match[3]), None, 0, 0, 0) if match[3] else None
+    return None

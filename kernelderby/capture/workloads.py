@@ -10,7 +10,7 @@ from typing import Any
 
 from kernelderby.capture.capture import Capture, CapturedShape
 from kernelderby.catalog import Catalog, Definition
-from kernelderby.catalog.lines import line_of
+from kernelderby.catalog.spaces import line_of
 from kernelderby.catalog.workloads import tensor_bytes
 from kernelderby.errors import DerbyError
 from kernelderby.shapes.rules import LARGEST, generated_inputs

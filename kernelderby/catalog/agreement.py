@@ -1,4 +1,4 @@
-"""A row against what stands around it: its path, its definition, the hardware, and the other rows of its session."""
+"""A row compared with its path, its definition, the hardware, and the other rows of its session."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from msgspec import Struct
 from kernelderby.catalog.model import Definition, Workload
 from kernelderby.errors import DerbyError
 from kernelderby.hardware import find_gpu, gpu_id
-from kernelderby.rows.measurement import TIME_KINDS, Measurement, Status
+from kernelderby.rows.measurement import TIME_KINDS, Measurement
 from kernelderby.store.counts import counted
 from kernelderby.store.fields import agree
 
@@ -53,24 +53,24 @@ def demands_on(definition: Definition, workload: Workload | None, axes: dict[str
     return Demands(ratios, max(moved_us, flops_us))
 
 
-def check_passed(where: str, row: Measurement, definition: Definition, demands: Demands) -> None:
-    """DerbyError for a row that says it passed where its own figures say that it cannot have."""
-    if row.status is not Status.PASSED:
-        return
-    medians = {kind: time.median_us for kind in TIME_KINDS[:2] if (time := row.time(kind)) is not None}
-    ratios = row.correctness.matched_ratio if row.correctness else {}
-    check_figures(where, ratios, medians, row.gpu, definition, demands)
-
-
-def check_figures(
+def check_passed(
     where: str,
     ratios: Mapping[str, float],
-    medians: Mapping[str, float],
+    times_us: Mapping[str, float],
     gpu: str,
     definition: Definition,
     demands: Demands,
+    *,
+    is_ours: bool,
 ) -> None:
-    """check_passed() of a row that passed. ratios: tolerance -> share of elements that match. medians: kind -> us."""
+    """DerbyError for a row that says it passed where its own figures say that it cannot have. ratios: tolerance ->
+    share of elements that match. times_us: kind -> median. is_ours: derby measured it, so it tells a ratio of the
+    definition's; it may lack some, those of tolerances that came later."""
+    if is_ours and demands.ratios and ratios.keys().isdisjoint(demands.ratios):
+        raise DerbyError(
+            f"{where}: measurement.correctness.matched_ratio: says nothing of {', '.join(demands.ratios)} in a passed "
+            f"row, which {definition.name} demands; measure it again"
+        )
     for name, least in demands.ratios.items() if ratios else ():
         if ratios.get(name, 1.0) < least * (1 - 1e-9):
             raise DerbyError(
@@ -78,9 +78,9 @@ def check_figures(
                 f"{definition.name} demands {least:g}; measure it again"
             )
     for kind in TIME_KINDS[:2] if demands.least_us else ():
-        if kind in medians and medians[kind] * _IMPOSSIBLE < demands.least_us:
+        if kind in times_us and times_us[kind] * _IMPOSSIBLE < demands.least_us:
             raise DerbyError(
-                f"{where}: the {kind} time is {medians[kind]:g} us, but {gpu} needs {demands.least_us:.3g} us for "
+                f"{where}: the {kind} time is {times_us[kind]:g} us, but {gpu} needs {demands.least_us:.3g} us for "
                 "that work; measure it again"
             )
 

@@ -1,4 +1,4 @@
-"""What of a source runs: its tokens. Comments and layout do not count, so a reworded comment keeps recorded rows.
+"""The tokens of a source that run. Comments and layout do not count, so a reworded comment keeps recorded rows.
 
 Python: the syntax tree without docstrings; they stay where the file names `__doc__`. C++ and CUDA: the tokens, every
 preprocessor directive on a line of its own, strings word for word. White space counts, as one blank, where a solution

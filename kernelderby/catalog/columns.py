@@ -1,4 +1,4 @@
-"""Rows from columns: what written.py wrote of many rows becomes Measurements again.
+"""Rows from columns: Measurements from the Parquet files of written.py.
 
 Of a row that a later one of its file replaces only what counting needs is given back: see read_columns().
 """

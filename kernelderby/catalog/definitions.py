@@ -14,18 +14,7 @@ from kernelderby.catalog import constraints
 from kernelderby.catalog.model import Definition, TensorSpec, Tolerance
 from kernelderby.errors import DerbyError
 from kernelderby.store.bounds import expect_few
-from kernelderby.store.fields import (
-    Identifier,
-    Most,
-    Name,
-    NotNegative,
-    RelativeError,
-    Size,
-    agree,
-    read_json,
-    read_text,
-    suggestion,
-)
+from kernelderby.store.fields import Identifier, Name, Size, agree, read_json, read_text, suggestion
 
 Dtype = Literal[
     "float32",
@@ -59,17 +48,6 @@ class _Tensor(Struct):
     constant: bool | Literal["step"] = False
 
 
-class _Tolerance(Struct):
-    name: Name
-    atol: NotNegative
-    rtol: RelativeError
-    required_matched_ratio: Most
-    reason: str
-    outputs: tuple[str, ...] | None = None
-    row_error: NotNegative | None = None
-    scale_error: NotNegative | None = None
-
-
 class _Definition(Struct):
     name: Name
     op_type: Name
@@ -78,7 +56,7 @@ class _Definition(Struct):
     outputs: dict[str, _Tensor]
     description: str | None = None
     reference: str | None = None
-    tolerances: tuple[_Tolerance, ...] | None = None
+    tolerances: tuple[Tolerance, ...] | None = None
     constraints: tuple[str, ...] | None = None
     custom_inputs_entrypoint: Identifier | None = None
     baseline: Literal["reference"] | None = None
@@ -104,7 +82,7 @@ def load_definition(path: Path) -> Definition:
         axes={name: axis.value if axis.type == "const" else None for name, axis in data.axes.items()},
         inputs=_tensors(data.inputs),
         outputs=_tensors(data.outputs),
-        tolerances=_tolerances(data.tolerances or ()),
+        tolerances=data.tolerances or (),
         path=path,
         source_path=source if has_source else None,
         reference=reference,
@@ -134,22 +112,6 @@ def check_reference(definition: Definition) -> None:
 
 def _tensors(specs: dict[str, _Tensor]) -> dict[str, TensorSpec]:
     return {name: TensorSpec(spec.shape, spec.dtype, spec.constant) for name, spec in specs.items()}
-
-
-def _tolerances(specs: tuple[_Tolerance, ...]) -> tuple[Tolerance, ...]:
-    return tuple(
-        Tolerance(
-            name=each.name,
-            atol=each.atol,
-            rtol=each.rtol,
-            reason=each.reason,
-            required_matched_ratio=each.required_matched_ratio,
-            outputs=each.outputs or (),
-            row_error=each.row_error,
-            scale_error=each.scale_error,
-        )
-        for each in specs
-    )
 
 
 def _check_tensors(definition: Definition) -> None:

@@ -1,4 +1,4 @@
-"""What all rows of an operator on one GPU under one protocol are together: counted from rows, or from their columns."""
+"""Sums over all rows of an operator on one GPU under one protocol, counted from rows or from their columns."""
 
 from __future__ import annotations
 

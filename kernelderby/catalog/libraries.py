@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import re
+import struct
 from collections.abc import Iterable
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 
-from kernelderby.catalog.builds import version_of_builds
 from kernelderby.catalog.model import Solution
 from kernelderby.errors import DerbyError
-from kernelderby.store.fields import read_text
+from kernelderby.store.fields import read_text, read_toml
 
 UNKNOWN = "unknown"  # a version: what is installed carries none
 
@@ -26,6 +28,7 @@ LIBRARIES = {
     "flashinfer": ("flashinfer-python",),
     "flashinfer_jit_cache": ("flashinfer-jit-cache",),
     "sgl_kernel": ("sglang-kernel", "sgl-kernel"),
+    "sglang": ("sglang",),
     "vllm": ("vllm",),
     "fla": ("fla-core", "flash-linear-attention"),
     "hpc": ("hpc-ops",),
@@ -44,19 +47,25 @@ _INDUCTOR = "torch._inductor"
 _BUILT = ("hpc", "deep_gemm", "flashinfer_jit_cache")  # docs/rivals.md: an index has none, or a placeholder
 _BY_DISTRIBUTION = {each: name for name, distributions in LIBRARIES.items() for each in distributions}
 _VERSION_FILES = ("version.py", "_version.py", "__init__.py")
+# Of ELF64: where and how many, type place size, lengths.
+_HEADER, _PROGRAM, _NOTE = "<32xQ14x2H", "<I4xQ16xQ16x", "<3I"
+_IS_NOTE, _IS_BUILD_ID = 4, 3
+_KNOWN_BUILDS = Path(__file__).with_name("builds.toml")
 _PINNED = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^]]*\])?\s*==\s*([^\s;#\\]+)")
 
 
 def library_of(solution: Solution) -> str | None:
-    """The import name of the library that it calls. torch, where it is Python without a kernel and a dependency of its
-    own, inductor where it has torch write one; None where it brings its kernels itself."""
+    """The import name of the library that it calls: of the first dependency that is one, `inductor` if torch compiles
+    its kernels, `torch` if its author is torch or it is Python without kernels and dependencies. None if all kernels
+    are its own."""
     if _INDUCTOR in solution.requires.modules:
         return "inductor"
     for dependency in solution.dependencies:
         if name := _BY_DISTRIBUTION.get(_normal(re.split(r"[\s\[<>=!~;]", dependency)[0])):
             return name
     brings_kernels = solution.language != "python" or any(not name.endswith(".py") for name in solution.sources)
-    return "torch" if not brings_kernels and not solution.dependencies else None
+    is_plain = not brings_kernels and not solution.dependencies
+    return "torch" if is_plain or solution.author == "torch" else None
 
 
 def how_to_install(module: str) -> str:
@@ -130,3 +139,55 @@ def _version_of_package(module: str, distributions: tuple[str, ...]) -> str | No
         is_whole = (folder / "__init__.py").is_file()  # else somebody unpacked a part of it here
         return (_distribution_version(distributions) if is_whole else None) or version_of_builds(folder) or UNKNOWN
     return None
+
+
+def version_of_builds(folder: Path) -> str | None:
+    """The version that the libraries (*.so) under the folder are of; where they are of several, "0.25.1/0.33.0"; where
+    one is not known, "build-" and eight digits that tell these files from others. None where no file has a build id."""
+    found = [build for path in sorted(folder.rglob("*.so")) if (build := build_id(path))]
+    if not found:
+        return None
+    versions = {_versions().get(build) for build in found}
+    if None in versions:
+        return f"build-{hashlib.sha256(' '.join(found).encode()).hexdigest()[:8]}"
+    return "/".join(sorted(filter(None, versions)))
+
+
+def build_id(path: Path) -> str | None:
+    """The GNU build id of an ELF file in hexadecimal; None without one, and for what is no 64-bit little-endian ELF."""
+    with path.open("rb") as file:
+        header = file.read(64)
+        if len(header) < 64 or header[:6] != b"\x7fELF\x02\x01":
+            return None
+        place, entry, count = struct.unpack_from(_HEADER, header)
+        file.seek(place)
+        table = file.read(entry * count)
+        for at in range(0, len(table) - struct.calcsize(_PROGRAM) + 1, entry or 1):
+            kind, start, size = struct.unpack_from(_PROGRAM, table, at)
+            if kind == _IS_NOTE:
+                file.seek(start)
+                if found := _build_id_of(file.read(size)):
+                    return found
+    return None
+
+
+def _build_id_of(notes: bytes) -> str | None:
+    at = 0
+    while at + struct.calcsize(_NOTE) <= len(notes):
+        name_size, size, kind = struct.unpack_from(_NOTE, notes, at)
+        name = at + struct.calcsize(_NOTE)
+        value = name + _padded(name_size)
+        if kind == _IS_BUILD_ID and notes[name : name + name_size] == b"GNU\0":
+            return notes[value : value + size].hex()
+        at = value + _padded(size)
+    return None
+
+
+def _padded(size: int) -> int:
+    return -(-size // 4) * 4
+
+
+@cache
+def _versions() -> dict[str, str]:
+    known = read_toml(_KNOWN_BUILDS, dict[str, dict[str, str]])
+    return {build: library.split()[1] for library, files in known.items() for build in files.values()}

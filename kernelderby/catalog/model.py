@@ -1,4 +1,5 @@
-"""What a trace set holds, as frozen data: definitions, workloads, solutions. Traces are trace.Measurement."""
+"""The contents of a trace set as frozen data: definitions, workloads, solutions. Rows are
+rows.measurement.Measurement."""
 
 from __future__ import annotations
 
@@ -10,11 +11,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from msgspec import Struct
+
 from kernelderby.catalog.code import running_parts
 from kernelderby.errors import DerbyError
 from kernelderby.rows.measurement import Cost, Stage
+from kernelderby.store.fields import Capability, ModuleName, Most, Name, NotNegative, ProgramName, RelativeError
 
-_FEW, _DEVIATIONS = 1024, 4.5  # of Tolerance.least_ratio
+_DEVIATIONS = 4.5  # of Tolerance.least_ratio
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,32 +33,31 @@ class TensorSpec:
     constant: bool | Literal["step"] = False
 
 
-@dataclass(frozen=True, slots=True)
-class Tolerance:
+class Tolerance(Struct, frozen=True):
     """How far an output may be off. An element fails when its absolute error exceeds atol AND its relative error
     exceeds rtol; the share of elements that do not fail must reach required_matched_ratio. outputs: the names of the
     outputs that it is for, all of them when empty.
 
     Where that share may be below 1, two bounds beside it tell noise from what is wrong. row_error: of every row (along
-    the last axis), the norm of the error over the norm of the reference. scale_error: of the whole output, how far the
-    factor that fits it best to the reference is from 1."""
+    the last axis; narrow ones together, see row_and_scale), the norm of the error over the norm of the reference.
+    scale_error: of the whole output, how far the factor that fits it best to the reference is from 1."""
 
-    name: str
-    atol: float
-    rtol: float
-    required_matched_ratio: float
+    name: Name
+    atol: NotNegative
+    rtol: RelativeError
+    required_matched_ratio: Most
     reason: str
     outputs: tuple[str, ...] = ()
-    row_error: float | None = None
-    scale_error: float | None = None
+    row_error: NotNegative | None = None
+    scale_error: NotNegative | None = None
 
     def least_ratio(self, elements: int) -> float:
         """The share of this many elements that must not fail.
 
-        Which elements fail is chance, and of few elements it takes few: there more may than the ratio says, by as many
-        standard deviations of that chance as no honest solution meets, but never more than half."""
+        Which elements fail is chance: more may than the ratio says, by as many standard deviations of that chance as no
+        honest solution meets, but never more than half. Of many elements that is next to nothing."""
         ratio = self.required_matched_ratio
-        if not 0 < elements < _FEW:
+        if not elements:
             return ratio
         allowed = elements * (1 - ratio)
         chance = _DEVIATIONS * math.sqrt(allowed * ratio)
@@ -151,15 +154,14 @@ class Workload:
         return {name: spec["value"] for name, spec in self.inputs.items() if spec["type"] == "scalar"}
 
 
-@dataclass(frozen=True, slots=True)
-class Requires:
+class Requires(Struct, frozen=True):
     """What a solution needs of a machine. Compute capabilities are inclusive, such as "9.0"; executables: on the PATH
     or in the CUDA toolkit's bin; cpu: runs without a GPU (a Triton solution in Triton's interpreter)."""
 
-    modules: tuple[str, ...] = ()
-    executables: tuple[str, ...] = ()
-    minimum_compute_capability: str | None = None
-    maximum_compute_capability: str | None = None
+    modules: tuple[ModuleName, ...] = ()
+    executables: tuple[ProgramName, ...] = ()
+    minimum_compute_capability: Capability | None = None
+    maximum_compute_capability: Capability | None = None
     cpu: bool = False
 
 

@@ -30,7 +30,7 @@ from kernelderby.catalog.agreement import out_of_session
 from kernelderby.errors import DerbyError
 from kernelderby.store.bounds import what_is_left
 from kernelderby.store.fields import LONGEST_LINE
-from kernelderby.store.files import opened, write_whole
+from kernelderby.store.files import cache_home, opened, write_whole
 
 T = TypeVar("T")
 FEWEST_BYTES = 64 << 20  # of traces; fewer are read in seconds
@@ -173,7 +173,7 @@ class ColumnParts:
 
 
 def cache_folder() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "kernelderby"
+    return Path(cache_home(), "kernelderby")
 
 
 def are_worth_it(paths: Iterable[Path]) -> bool:
@@ -250,20 +250,26 @@ try:
     with enforced(Bounds.parse(sys.argv[2]), "rows"):
         serve(Catalog.open(sys.argv[1]).part_of, sys.stdin.buffer, sys.stdout.buffer)
 except DerbyError:
-    sys.exit(1)  # the file is read from its lines, which says why
+    sys.exit(1)
 """
 
 
 def _made_apart(root: Path, stretches: Sequence[Stretch]) -> Iterator[Part]:
-    """By a process for each core. Each gets a stretch a line and answers with a part a line."""
+    """By a process for each core. Each gets a stretch a line and answers with a part a line. However it ends, it says
+    nothing: what it has not made is read from the lines, and that says why."""
     here = threading.local()
     helpers: list[subprocess.Popen[bytes]] = []
+    is_over = threading.Event()
 
     def make(stretch: Stretch) -> Part:
         if not hasattr(here, "helper"):
             words = [sys.executable, "-c", _SERVE, str(root), what_is_left()]
-            here.helper = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            here.helper = subprocess.Popen(
+                words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+            )
             helpers.append(here.helper)
+            if is_over.is_set():
+                here.helper.kill()
         ask, answer = here.helper.stdin, here.helper.stdout
         try:
             ask.write(msgspec.json.encode(stretch) + b"\n")
@@ -276,9 +282,10 @@ def _made_apart(root: Path, stretches: Sequence[Stretch]) -> Iterator[Part]:
     try:
         yield from pool.map(make, stretches)
     except BaseException:
-        pool.shutdown(wait=False, cancel_futures=True)
+        is_over.set()
         for helper in helpers:
             helper.kill()  # whoever waits for it in a thread waits no more
+        pool.shutdown(wait=False, cancel_futures=True)
         raise
     finally:
         pool.shutdown()

@@ -1,11 +1,12 @@
-"""Published figures of the operators' production shapes, from profiles/published_*.csv; a set without them has none."""
+"""Published figures of the operators' production shapes, from profiles/published_*.csv. A set may lack these files."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from operator import attrgetter
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 from msgspec import Struct
 
@@ -15,7 +16,6 @@ from kernelderby.store.fields import Importance, Name, Size, read_csv
 from kernelderby.store.files import expect_folders
 
 HARDWARE = "xpu-a"  # what the published times were measured on: its file in kernelderby/hardware/gpus
-T = TypeVar("T")
 LeftOut = Callable[[str], None]
 
 
@@ -36,43 +36,26 @@ def importance(root: Path | str, left_out: LeftOut | None = None) -> dict[str, f
     The printed figures add up to 109.6: whoever weights with them divides by their sum. A broken file is told to
     left_out and passed over whole, since weights with holes are wrong; without left_out the DerbyError is raised.
     """
-    return _by_key(
-        (
-            (where, row.operator, row.importance_percent)
-            for where, row in _rows(root, "published_importance.csv", _Importance)
-        ),
-        "operator",
-        left_out,
-    )
+    return _read(root, "published_importance.csv", _Importance, left_out)
 
 
 def times_us(root: Path | str, left_out: LeftOut | None = None) -> dict[tuple[str, int], float]:
     """(operator, shape_id) -> the median time of the deployed kernel on HARDWARE; {} where there is no file. left_out:
     as above."""
-    return _by_key(
-        (
-            (where, (row.operator, row.shape_id), row.tprod_xpua_us)
-            for where, row in _rows(root, "published_shapes.csv", _Time)
-        ),
-        "operator and shape_id",
-        left_out,
-    )
+    return _read(root, "published_shapes.csv", _Time, left_out)
 
 
-def _rows(root: Path | str, name: str, kind: type[T]) -> Iterator[tuple[str, T]]:
-    path = Path(root) / "profiles" / name
-    expect_folders(path.parent)
-    if os.path.lexists(path):
-        yield from read_csv(path, kind)
-
-
-def _by_key(rows: Iterator[tuple[str, T, float]], field: str, left_out: LeftOut | None) -> dict[T, float]:
-    found: dict[T, float] = {}
+def _read(root: Path | str, name: str, kind: type[Struct], left_out: LeftOut | None) -> dict[Any, float]:
+    """The last field of each line by those before it."""
+    path, found = Path(root) / "profiles" / name, dict[Any, float]()
+    *keys, value = kind.__struct_fields__
+    key_of = attrgetter(*keys)
     try:
-        for where, key, value in rows:
-            if key in found:
-                raise DerbyError(f"{where}: {field}: {key} stands there already; remove one of the lines")
-            found[key] = value
+        expect_folders(path.parent)
+        for where, row in read_csv(path, kind) if os.path.lexists(path) else ():
+            if (key := key_of(row)) in found:
+                raise DerbyError(f"{where}: {' and '.join(keys)}: {key} stands there already; remove one of the lines")
+            found[key] = getattr(row, value)
     except DerbyError as error:
         if left_out is None:
             raise

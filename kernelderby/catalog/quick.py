@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Raw
 from msgspec.json import Decoder
 
-from kernelderby.catalog.agreement import Demands, Place, check_figures, check_place, demands_on
+from kernelderby.catalog.agreement import Demands, Place, check_passed, check_place, demands_on
 from kernelderby.catalog.model import Definition, Workload
 from kernelderby.catalog.traces import check_workload, load_rows
 from kernelderby.catalog.written import OF_ONE_ROW, Columns, as_json, own_bytes
@@ -177,11 +177,12 @@ class _Batches:
         assert self.definition is not None
         if key not in self._demands:
             self._demands[key] = demands_on(self.definition, self.workloads.get(ran.uuid), ran.axes, key[1])
-        medians = {kind: time.median_us for kind, time in own.times.items()}
+        times = {kind: time.median_us for kind, time in own.times.items()}
         if own.latency_us is not None:
-            medians.setdefault("eager", own.latency_us)
+            times.setdefault("eager", own.latency_us)
         ratios = own.correctness.matched_ratio if own.correctness else {}
-        check_figures("", ratios, medians, key[1], self.definition, self._demands[key])
+        is_ours = own.solution_hash is not None
+        check_passed("", ratios, times, key[1], self.definition, self._demands[key], is_ours=is_ours)
 
 
 _KINDS = 14  # their place among a row's cells

@@ -1,4 +1,4 @@
-"""Hashes that mean the same code of a solution: what certificates/ says, beside traces/.
+"""Hashes of equal code of a solution, from certificates/ beside traces/.
 
 certificates/texts.json: hash of the text -> hash of the code, of the sources as they were when rows carried the former.
 certificates/machine_code/<solution>.json: builds of two versions of a CUDA solution that gave the same machine code;
@@ -11,7 +11,6 @@ import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -135,26 +134,11 @@ def read_certificates(path: Path) -> tuple[Certificate, ...]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class SameCode:
-    """Solution -> pairs of hashes that mean the same code, and pairs with other host code around the same kernels, on
-    certain workloads or on all (None)."""
-
-    pairs: dict[str, list[tuple[str, str]]]
-    host_changes: dict[str, list[tuple[str, str, frozenset[str] | None]]]
-
-    def of(self, solution: Solution) -> Solution:
-        """The solution with what rows of it may carry."""
-        own, changed = self.pairs.get(solution.name, []), self.host_changes.get(solution.name, [])
-        if not own and not changed:
-            return solution
-        return dataclasses.replace(solution, same_code=groups(own), same_kernels=tuple(changed))
-
-
-def read_same_code(root: Path, left_out: Callable[[str], None]) -> SameCode:
-    """All that the certificates of a set say. A file that is broken is told to left_out."""
-    same = SameCode({}, {})
-    pairs = same.pairs
+def read_same_code(root: Path, left_out: Callable[[str], None]) -> Callable[[Solution], Solution]:
+    """Gives a solution with all that the certificates of the set say of its hashes. A file that is broken is told to
+    left_out."""
+    pairs: dict[str, list[tuple[str, str]]] = {}
+    host_changes: dict[str, list[tuple[str, str, frozenset[str] | None]]] = {}
     path = texts_path(root)
     try:
         if path.is_file():
@@ -171,10 +155,17 @@ def read_same_code(root: Path, left_out: Callable[[str], None]) -> SameCode:
                     pairs.setdefault(path.stem, []).append(ends)
                 else:
                     on = None if each.launches is None else frozenset(each.launches)
-                    same.host_changes.setdefault(path.stem, []).append((*ends, on))
+                    host_changes.setdefault(path.stem, []).append((*ends, on))
         except DerbyError as error:
             left_out(str(error))
-    return same
+
+    def with_hashes(solution: Solution) -> Solution:
+        own, changed = pairs.get(solution.name, ()), host_changes.get(solution.name, ())
+        if not own and not changed:
+            return solution
+        return dataclasses.replace(solution, same_code=groups(own), same_kernels=tuple(changed))
+
+    return with_hashes
 
 
 def groups(pairs: Iterable[tuple[str, str]]) -> tuple[frozenset[str], ...]:

@@ -117,11 +117,8 @@ def by_origin(workloads: Sequence[Workload]) -> list[list[Workload]]:
     return [[each for each in workloads if (each.origin or "") == origin] for origin in (scored, *others)]
 
 
-LEGS = (
-    "",
-    MODELS,
-    FRESH,
-)  # what an author's lead is said of: the shapes that count in scores, and two sets beside them
+# What an author's lead is said of: the shapes that count in scores, and two sets beside them.
+LEGS = ("", MODELS, FRESH)
 
 
 def by_leg(workloads: Sequence[Workload]) -> dict[str, list[Workload]]:

@@ -6,7 +6,6 @@ import posixpath
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -18,11 +17,8 @@ from kernelderby.errors import DerbyError
 from kernelderby.rows.measurement import Stage
 from kernelderby.store.bounds import reading
 from kernelderby.store.fields import (
-    Capability,
     Function,
-    ModuleName,
     Name,
-    ProgramName,
     agree,
     convert,
     expect_inner_path,
@@ -34,7 +30,6 @@ from kernelderby.store.fields import (
     unknown_fields,
 )
 from kernelderby.store.files import files_under, folders_below, is_inside
-from kernelderby.store.patterns import pattern_problem
 
 SOURCE_SUFFIXES = (".py", ".cu", ".cuh", ".cpp", ".h")
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([\w.-]+)"', re.MULTILINE)
@@ -42,31 +37,10 @@ UNIQUE = "rename one (names are unique in the set, whatever their case: some fil
 LeftOut = Callable[[str], None]
 
 
-class _Requires(Struct, frozen=True):
-    modules: tuple[ModuleName, ...] = ()
-    executables: tuple[ProgramName, ...] = ()
-    minimum_compute_capability: Capability | None = None
-    maximum_compute_capability: Capability | None = None
-    cpu: bool = False
-
-
-class _Stage(Struct):
-    name: Name
-    title: str
-    kernels: tuple[str, ...] = ()
-    nvtx: str | None = None
-    role: str | None = None
-
-    def __post_init__(self) -> None:
-        for pattern in self.kernels:
-            if problem := pattern_problem(pattern):
-                raise ValueError(f"kernels: {pattern!r:.60} {problem}; mend it")
-
-
 class _Stages(Struct):
     """A file of stages alone."""
 
-    stages: Annotated[tuple[_Stage, ...], must_be("a list of [[stages]]", min_length=1)]
+    stages: Annotated[tuple[Stage, ...], must_be("a list of [[stages]]", min_length=1)]
 
     def __post_init__(self) -> None:
         _expect_once("stages", [stage.name for stage in self.stages])
@@ -75,12 +49,7 @@ class _Stages(Struct):
 def read_stages(path: Path) -> tuple[Stage, ...]:
     """Of a .toml file with [[stages]] as in solution.toml: those of a pipeline that is no solution. DerbyError: a field
     is wrong."""
-    found = convert(path, read_toml(path), _Stages)
-    return tuple(Stage(each.name, each.title, each.kernels, each.nvtx, each.role) for each in found.stages)
-
-
-class _WrittenStage(_Stage):
-    role: Literal["gemm"] | None = None
+    return convert(path, read_toml(path), _Stages).stages
 
 
 class _Written(Struct):
@@ -102,11 +71,14 @@ class _Written(Struct):
     in_place: dict[str, str] = {}
     aliases: tuple[Name, ...] = ()
     common: tuple[str, ...] = ()
-    requires: _Requires = _Requires()
-    stages: tuple[_WrittenStage, ...] = ()
+    requires: Requires = Requires()
+    stages: tuple[Stage, ...] = ()
 
     def __post_init__(self) -> None:
         _expect_once("stages", [stage.name for stage in self.stages])
+        for place, stage in enumerate(self.stages):
+            if stage.role not in (None, "gemm"):
+                raise ValueError(f"stages[{place}].role: {stage.role!r:.60} is unknown; known: gemm")
 
 
 class _Spec(Struct):
@@ -138,8 +110,8 @@ class _Packed(Struct):
     setup: Function | None = None
     in_place: dict[str, str] | None = None
     aliases: tuple[Name, ...] | None = None
-    requires: _Requires | None = None
-    stages: tuple[_Stage, ...] | None = None
+    requires: Requires | None = None
+    stages: tuple[Stage, ...] | None = None
 
     def __post_init__(self) -> None:
         _expect_once("stages", [stage.name for stage in self.stages or ()])
@@ -164,15 +136,16 @@ def load_solutions(
     is wrong with one that is left out, and with one that stays."""
     solutions: dict[str, Solution] = {}
     problems: dict[str, str] = {}
-    same = read_same_code(root, noted)
+    with_hashes = read_same_code(root, noted)
     twins: dict[str, Solution] = {}
-    for name, path, read in _all(root, left_out):
+    for path in _all(root, left_out):
+        is_folder = path.is_dir()
         try:
             with reading(path):
-                solution = same.of(read(noted))
+                solution = with_hashes(read_folder(path, noted) if is_folder else read_packed(path))
             _check_place(solution, twins, definitions)
         except DerbyError as error:
-            problems.setdefault(name, str(error))
+            problems.setdefault(path.name if is_folder else path.stem, str(error))
             left_out(str(error))
             continue
         solutions[solution.name] = solution
@@ -226,12 +199,11 @@ def solution_folders(root: Path) -> list[Path]:
     return [folder for folder in folders_below(root / "solutions", 4) if _own_files(folder, lambda problem: None)]
 
 
-def _all(root: Path, left_out: LeftOut) -> Iterator[tuple[str, Path, Callable[[LeftOut], Solution]]]:
-    """The name in the path of each solution, the path, and what reads it."""
-    directory, packed_from_sources = root / "solutions", set()
-    for folder in solution_folders(root):
-        packed_from_sources.add(folder.parent / f"{folder.name}.json")
-        yield folder.name, folder, partial(read_folder, folder)
+def _all(root: Path, left_out: LeftOut) -> Iterator[Path]:
+    """Folders of sources, then the packed ones that have none."""
+    directory, folders = root / "solutions", solution_folders(root)
+    yield from folders
+    packed_from_sources = {folder.parent / f"{folder.name}.json" for folder in folders}
     for path in files_under(directory, ".json", left_out):
         if path in packed_from_sources:
             continue
@@ -241,12 +213,7 @@ def _all(root: Path, left_out: LeftOut) -> Iterator[tuple[str, Path, Callable[[L
                 "move it (flashinfer-bench loads every JSON under solutions/)"
             )
             continue
-        yield path.stem, path, partial(_read_packed, path)
-
-
-def _read_packed(path: Path, noted: LeftOut) -> Solution:
-    """As read_folder; nothing is told of a packed one."""
-    return read_packed(path)
+        yield path
 
 
 def _own_files(folder: Path, told: LeftOut) -> list[Path]:
@@ -254,14 +221,9 @@ def _own_files(folder: Path, told: LeftOut) -> list[Path]:
     return [path for path in files_under(folder, "", told, hidden=False) if path.is_file()]
 
 
-def _refuse(problem: str) -> None:
+def refuse(problem: str) -> None:
     """What cannot be looked into may hold sources: without them it would be another solution."""
     raise DerbyError(problem)
-
-
-def _root(folder: Path) -> Path:
-    """The set that a solution's folder lies in."""
-    return folder.parents[4]
 
 
 def read_folder(folder: Path, noted: LeftOut | None = None) -> Solution:
@@ -270,12 +232,7 @@ def read_folder(folder: Path, noted: LeftOut | None = None) -> Solution:
     path = folder / "solution.toml"
     if not path.exists():
         raise DerbyError(f"{path}: is missing; write it or remove the folder")
-    data: dict[str, Any] = read_toml(path)
-    written = convert(path, data, _Written)
-    for problem in unknown_fields(data, _Written):
-        if noted is None:
-            raise DerbyError(f"{path}: {problem}")
-        noted(f"{path}: {problem}")
+    written = _written(path, read_toml(path), noted)
     own = _sources(folder)
     common = _common_sources(path, written.common, own)
     common |= _included(path, {**own, **common})
@@ -285,17 +242,22 @@ def read_folder(folder: Path, noted: LeftOut | None = None) -> Solution:
 
 def written_solution(path: Path, json_path: Path, sources: Mapping[str, str], data: dict[str, Any]) -> Solution:
     """The solution of a solution.toml's contents and of sources, without a folder of its own. path: for errors."""
+    written = _written(path, data)
+    return _solution(path, None, json_path, dict(sorted(sources.items())), written, written)
+
+
+def _written(path: Path, data: dict[str, Any], noted: LeftOut | None = None) -> _Written:
     written = convert(path, data, _Written)
     for problem in unknown_fields(data, _Written):
-        raise DerbyError(f"{path}: {problem}")
-    return _solution(path, None, json_path, dict(sorted(sources.items())), written, written)
+        (noted or refuse)(f"{path}: {problem}")
+    return written
 
 
 def _sources(folder: Path) -> dict[str, str]:
     """Path inside the folder -> text. What a symlink brings in from outside the set is not packed."""
-    sources, root = {}, _root(folder)
+    sources, root = {}, folder.parents[4]
     is_ours = is_inside(root, folder)
-    for file in _own_files(folder, _refuse):
+    for file in _own_files(folder, refuse):
         if file.suffix in SOURCE_SUFFIXES:
             if not is_ours or (file.is_symlink() and not is_inside(root, file)):
                 raise DerbyError(f"{file}: leads outside the set through a symlink; put the file itself there")
@@ -320,9 +282,7 @@ def _common_sources(path: Path, names: tuple[str, ...], own: Mapping[str, str]) 
         if not (directory / name).is_file():
             there = [file.name for file in directory.iterdir()] if directory.is_dir() else []
             raise DerbyError(f"{where} is not in {directory}; {suggestion(name, there)}")
-        if not is_inside(_root(path.parent), directory / name):
-            raise DerbyError(f"{where} leads outside the set through a symlink; put the file itself there")
-        texts[name] = read_text(directory / name)
+        texts[name] = _common_text(directory / name)
     return texts
 
 
@@ -334,11 +294,16 @@ def _included(path: Path, sources: Mapping[str, str]) -> dict[str, str]:
     while left:
         for name in _INCLUDE.findall(left.pop()):
             if name not in sources and name not in texts and (directory / name).is_file():
-                if not is_inside(_root(path.parent), directory / name):
-                    raise DerbyError(f"{directory / name}: leads outside the set through a symlink; put the file there")
-                texts[name] = read_text(directory / name)
+                texts[name] = _common_text(directory / name)
                 left.append(texts[name])
     return texts
+
+
+def _common_text(path: Path) -> str:
+    """path: solutions/<author>/common/<file>."""
+    if not is_inside(path.parents[3], path):
+        raise DerbyError(f"{path}: leads outside the set through a symlink; put the file itself there")
+    return read_text(path)
 
 
 def read_packed(path: Path) -> Solution:
@@ -370,7 +335,7 @@ def _solution(
             )
     # A foreign solution does not say what it needs. What is Python can be tried on a CPU.
     foreign = folder is None and about.requires is None
-    requires = about.requires or _Requires(cpu=foreign and spec.language in ("python", "triton"))
+    requires = about.requires or Requires(cpu=foreign and spec.language in ("python", "triton"))
     return Solution(
         name=about.name,
         definition=about.definition,
@@ -383,8 +348,8 @@ def _solution(
         folder=folder,
         json_path=json_path,
         sources=sources,
-        requires=Requires(**{name: getattr(requires, name) for name in requires.__struct_fields__}),
-        stages=tuple(Stage(each.name, each.title, each.kernels, each.nvtx, each.role) for each in about.stages or ()),
+        requires=requires,
+        stages=about.stages or (),
         target_hardware=spec.target_hardware or (),
         dependencies=spec.dependencies or (),
         binding=spec.binding,

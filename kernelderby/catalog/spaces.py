@@ -1,4 +1,4 @@
-"""Shapes that nobody has listed: drawn from a definition's AXES_SPACE, what its sizes may be where models are served.
+"""Fresh shapes: drawn from a definition's AXES_SPACE, the sizes that models in servers may have.
 
 AXES_SPACE is a dict beside SMALL_AXES: name of an axis, a plain number of the inputs or a value for generate_inputs ->
 rule, in the order in which they are drawn. A rule is
@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID, uuid5
@@ -128,3 +128,32 @@ def _whole(low: int, high: int, step: int | None, uniform: Uniform) -> int:
     if whether < _POWERS and found > 0:
         found = 2 ** round(math.log2(found)) + int(whether / _POWERS * 3) - 1
     return min(max(found, low), high)
+
+
+def line_of(
+    definition: Definition,
+    sizes: Sizes,
+    generated: Collection[str],
+    origin: str,
+    source: Mapping[str, str | int] | None = None,
+) -> dict[str, Any]:
+    """The line of a workloads file that describes a shape. generated: the inputs that generate_inputs makes; `derby
+    pack` writes them into the file that is named here."""
+    uuid = sizes.uuid(definition)
+    place = f"blob/workloads/{definition.op_type}/{definition.name}/{definition.name}_{uuid}.safetensors"
+    inputs: dict[str, dict[str, Any]] = {}
+    for name in definition.inputs:
+        if name in sizes.scalars:
+            inputs[name] = {"type": "scalar", "value": sizes.scalars[name]}
+        elif name in generated:
+            inputs[name] = {"type": "safetensors", "path": place, "tensor_key": name}
+        else:
+            inputs[name] = {"type": "random"}
+    axes = {name: size for name, size in sizes.axes.items() if definition.axes[name] is None}
+    line: dict[str, Any] = {"definition": definition.name, "workload": {"axes": axes, "inputs": inputs, "uuid": uuid}}
+    if sizes.generator:
+        line["generator"] = sizes.generator
+    line["origin"] = origin
+    if source:
+        line["source"] = dict(source)
+    return line

@@ -1,4 +1,5 @@
-"""Solutions that an author writes once for many definitions: solutions/<author>/template/.
+"""Solutions that an author writes once for many definitions: solutions/<author>/template/. And not_raced(): libraries
+that have a kernel for an operator and no solution, with the reason.
 
 Its solution.toml and its sources (main.py.in becomes main.py) hold $definition, $inputs, $outputs (names with commas
 between) and $arguments (both).
@@ -9,13 +10,15 @@ solution.toml names the definitions that get none, with the reason.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from string import Template
 from typing import Any
 
+from msgspec import Struct
+
 from kernelderby.catalog.model import Definition, Solution
-from kernelderby.catalog.solutions import written_solution
+from kernelderby.catalog.solutions import refuse, written_solution
 from kernelderby.errors import DerbyError
 from kernelderby.store.fields import convert, read_text, read_toml, suggestion
 from kernelderby.store.files import files_under, folders_below
@@ -47,7 +50,7 @@ def made(folder: Path, definitions: Mapping[str, Definition]) -> Iterator[Soluti
     data.pop("left_out", None)
     texts = {
         file.relative_to(folder).as_posix().removesuffix(ENDING): read_text(file)
-        for file in files_under(folder, ENDING, _refuse, hidden=False)
+        for file in files_under(folder, ENDING, refuse, hidden=False)
     }
     for name in without:
         if name not in definitions:
@@ -65,13 +68,47 @@ def made(folder: Path, definitions: Mapping[str, Definition]) -> Iterator[Soluti
 
 def _words(definition: Definition) -> dict[str, str]:
     inputs, outputs = ", ".join(definition.inputs), ", ".join(definition.outputs)
-    return {
-        "definition": definition.name,
-        "inputs": inputs,
-        "outputs": outputs,
-        "arguments": f"{inputs}, {outputs}",
-    }
+    return {"definition": definition.name, "inputs": inputs, "outputs": outputs, "arguments": f"{inputs}, {outputs}"}
 
 
-def _refuse(problem: str) -> None:
-    raise DerbyError(problem)
+class NotRaced(Struct, frozen=True, forbid_unknown_fields=True):
+    """name: library and version, or which of its kernels. operators: none where it is for no single one. needs: empty
+    where the kernel does not fit the operator."""
+
+    name: str
+    operators: tuple[str, ...]
+    why: str
+    needs: str
+
+
+class _AllNotRaced(Struct, frozen=True, forbid_unknown_fields=True):
+    library: tuple[NotRaced, ...] = ()
+
+
+def not_raced(root: Path, definitions: Iterable[str], told: Callable[[str], None]) -> tuple[NotRaced, ...]:
+    """Those of solutions/not_raced.toml, then what templates leave out, a reason each. told: told what is broken
+    and passed over: a file, or an entry whose operator is unknown."""
+    path, known = root / "solutions" / "not_raced.toml", set(definitions)
+    found: list[NotRaced] = []
+    try:
+        for folder in templates(root):
+            found += _of_template(folder)
+        listed = read_toml(path, _AllNotRaced).library if path.is_file() else ()
+    except DerbyError as error:
+        told(str(error))
+        return tuple(found)
+    for each in reversed(listed):
+        unknown = [name for name in each.operators if name not in known]
+        if unknown:
+            told(f"{path}: {each.name}: {unknown[0]!r:.80} is no definition; {suggestion(unknown[0], known)}")
+        else:
+            found.insert(0, each)
+    return tuple(found)
+
+
+def _of_template(folder: Path) -> Iterator[NotRaced]:
+    by_reason: dict[str, list[str]] = {}
+    for definition, reason in left_out(folder).items():
+        by_reason.setdefault(reason, []).append(definition)
+    for reason, names in by_reason.items():
+        yield NotRaced(folder.parent.name, tuple(names), f"{reason[:1].upper()}{reason[1:]}.", "")

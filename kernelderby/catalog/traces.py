@@ -12,7 +12,7 @@ from kernelderby.catalog.model import Definition, Workload
 from kernelderby.catalog.workloads import FRESH, workload_of
 from kernelderby.errors import DerbyError
 from kernelderby.rows.bulk import QuickRow, read_rows
-from kernelderby.rows.measurement import Measurement, Status
+from kernelderby.rows.measurement import TIME_KINDS, Measurement, Status
 from kernelderby.rows.measurement import Place as Spot
 from kernelderby.store.counts import counted
 from kernelderby.store.fields import Line, agree, decode_json, expect_keys_once, lines_of
@@ -55,7 +55,10 @@ def load_rows(
                 key = row.uuid, repr(row.workload["axes"]), row.gpu
                 if key not in demands:
                     demands[key] = demands_on(definition, workload, row.workload["axes"], row.gpu)
-                check_passed(where, row, definition, demands[key])
+                ratios = row.correctness.matched_ratio if row.correctness else {}
+                times = {kind: time.median_us for kind in TIME_KINDS if (time := row.time(kind)) is not None}
+                is_ours = row.solution_hash is not None
+                check_passed(where, ratios, times, row.gpu, definition, demands[key], is_ours=is_ours)
         except DerbyError as error:
             left_out(str(error))
             continue

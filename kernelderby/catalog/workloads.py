@@ -55,26 +55,10 @@ class _Shape(Struct):
     inputs: dict[str, _Input]
 
 
-class CountedCost(Struct):
-    """What count_cost gives and `cost` holds."""
-
-    flops: dict[Name, Count]
-    bytes_read: Count
-    bytes_written: Count
-    facts: dict[str, int] | None = None
-    bytes_needed: Count | None = None
-    bytes_in_place: Count | None = None
-    counted: bool | None = None
-
-    def cost(self) -> Cost:
-        given = {name: getattr(self, name) for name in self.__struct_fields__ if getattr(self, name) is not None}
-        return Cost(**given)
-
-
 class _Line(Struct):
     definition: Name
     workload: _Shape
-    cost: CountedCost | None = None
+    cost: Cost | None = None
     shape_id: Size | None = None
     importance: Importance | None = None
     framework: Name | None = None
@@ -150,7 +134,7 @@ def workload_of(where: str, raw: dict[str, Any], definition: Definition) -> Work
         line.workload.uuid,
         axes,
         raw["workload"]["inputs"],
-        line.cost.cost() if line.cost else None,
+        line.cost,
         raw,
         shape_id=line.shape_id,
         importance=line.importance,

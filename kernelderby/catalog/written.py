@@ -1,4 +1,4 @@
-"""Rows to columns: a Parquet file of many rows, from Measurements or from what quick.py took from lines."""
+"""Rows to columns: a Parquet file of many rows, from Measurements or from the columns of quick.py."""
 
 from __future__ import annotations
 

@@ -21,30 +21,30 @@ from kernelderby.store.locate import install_words
 
 # Name -> the line that `derby --help` shows. Each verb is kernelderby/cli/<name>.py with a click command `command`.
 VERBS = {
-    "doctor": "What this machine can run, and why not the rest.",
+    "doctor": "Which solutions this machine can run, and what the others lack.",
     "pack": "Write the JSON and blobs that flashinfer-bench loads.",
-    "list": "The operators of the set: shapes, importance, solutions, best S.",
+    "list": "The operators: shapes, importance, solutions, best S.",
     "show": "One operator: its contract, solutions and workloads.",
     "prompt": "One operator as a task for a program that writes kernels.",
-    "new": "A new operator or solution, right from the start.",
-    "shapes": "The shapes that a model's config.json implies; the standing set of models.",
-    "check": "Solutions against the reference: on a GPU, or small on a CPU.",
-    "bench": "Measure solutions on this GPU and record the traces.",
+    "new": "Write a new operator or solution that passes the check.",
+    "shapes": "Workloads from a model's config.json; the set of models.",
+    "check": "Compare solutions with the reference, on a GPU or a CPU.",
+    "bench": "Measure solutions on this GPU and record the rows.",
     "gate": "For CI: is a candidate slower than a base, on this GPU?",
     "tune": "Find a solution's fastest configurations on this GPU.",
-    "verify": "Sealed sessions against the rows: nothing changed, dropped or added.",
-    "rank": "Compare solutions, or authors over all operators, from traces.",
-    "explain": "What bounds a solution on a workload, and what to try next.",
-    "field": "The libraries that were raced, in which version, and when.",
-    "roofline": "The floors of every operator and shape, and how near kernels come.",
-    "profile": "Where the time goes: kernels, stages, layers, what-if, comparison.",
-    "capture": "The operators of a server's profile as workloads; what faster kernels save.",
-    "report": "One HTML page of everything, or Markdown for a pull request.",
-    "certify": "Keep rows where a change left the machine code as it was.",
-    "merge": "Join the rows of other sets into this one.",
+    "verify": "Prove that rows of sealed sessions are whole and unchanged.",
+    "rank": "Compare solutions, or authors over all operators, from rows.",
+    "explain": "What limits a solution on a workload, and what to try next.",
+    "field": "The libraries in the race: version, dates, what is missing.",
+    "roofline": "The minimum time of every shape, and how near kernels come.",
+    "profile": "Where the time goes: kernels, stages, layers, comparison.",
+    "capture": "Workloads from a server's profile; what faster kernels save.",
+    "report": "Everything on one HTML page, or Markdown for a pull request.",
+    "certify": "Keep rows after a change that left the machine code as it was.",
+    "merge": "Add the rows of other sets to this one.",
     "mcp": "A server for programs that write kernels (MCP).",
-    "export": "Copy the set into another dataset, or its winners into a package.",
-    "serve-bench": "Tokens per second of a decoder with the winners, beside libraries.",
+    "export": "Copy the set into a dataset, or its fastest into a package.",
+    "serve-bench": "Tokens per second: our fastest kernels beside libraries.",
 }
 
 
@@ -103,30 +103,30 @@ def main() -> None:
     except Signalled as ended:
         ended.tell()
         raise
-    except DerbyError as error:
+    except (DerbyError, OSError, MemoryError, ImportError) as error:
+        if isinstance(error, ModuleNotFoundError) and error.name not in _OF_MEASURING:
+            raise
         from kernelderby.cli.output import warn
 
-        warn([*getattr(error, "__notes__", ()), str(error)])
+        warn([*getattr(error, "__notes__", ()), _told(error)])
         sys.exit(2 if isinstance(error, UnknownVerb) else 1)
-    except OSError as error:  # of a file or folder that nobody foresaw to be like that
-        from kernelderby.cli.output import warn
 
+
+def _told(error: Exception) -> str:
+    """In one line, with the mend."""
+    if isinstance(error, OSError):  # of a file or folder that nobody foresaw to be like that
         where = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes | os.PathLike) else ""
         told = error.strerror or str(error)
         unnamed = f"{told}; look at where the output goes, and at the current directory"
-        warn([f"{where}: {told}; mend that place, or name another" if where else unnamed])
-        sys.exit(1)
-    except MemoryError:
-        from kernelderby.cli.output import warn
-
-        warn(["there is not enough memory for what the files hold; name fewer of them, or end other programs"])
-        sys.exit(1)
-    except ModuleNotFoundError as error:
-        if error.name not in _OF_MEASURING:
-            raise
-        print(
-            f"derby: {error.name} is not installed, which measuring and checking need (rank, report, roofline and "
-            f"profile do not); {install_words('measure')}",
-            file=sys.stderr,
+        return f"{where}: {told}; mend that place, or name another" if where else unnamed
+    if isinstance(error, MemoryError):
+        return "there is not enough memory for what the files hold; name fewer of them, or end other programs"
+    if isinstance(error, ModuleNotFoundError):
+        return (
+            f"{error.name} is not installed, which measuring and checking need (rank, report, roofline and profile do "
+            f"not); {install_words('measure')}"
         )
-        sys.exit(1)
+    if isinstance(error, ImportError):
+        name = error.name or "a library"
+        return f"{name}: cannot be loaded ({error}); end other programs if memory is short, or install it again"
+    return str(error)

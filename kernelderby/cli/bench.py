@@ -2,52 +2,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
-from kernelderby.cli.measuring import observed, print_plan
+from kernelderby.cli.measuring import observed, print_plan, print_rows
 from kernelderby.cli.options import (
     FILE,
     SECONDS,
+    Cluster,
     Count,
     DerbyCommand,
-    check_names,
-    definitions_option,
+    Draw,
+    Wanted,
+    choice_options,
+    cluster_options,
+    draw_options,
+    expect_python,
     for_option,
-    fresh_option,
     json_option,
-    kinds_option,
-    origin_option,
-    ray_option,
-    secret_option,
     shape_option,
-    solutions_option,
-    workloads_option,
     written_root_option,
 )
 from kernelderby.cli.output import say, say_json, text_width, warn
-from kernelderby.store.counts import counted
+
+Words = tuple[str, str | None, tuple[str, ...]]  # FILE.py, its operator, --shape
 
 
 @click.command(cls=DerbyCommand)
 @click.argument("file", metavar="[FILE.py]", required=False, default="")
 @for_option
 @shape_option
-@click.option("--record", is_flag=True, help="FILE.py and --shape: into the set (default: under reports/bench/).")
-@click.option("--device", type=click.Choice(["cuda", "cpu"]), default="cuda", help="cpu: plain Python solutions alone.")
-@solutions_option
-@definitions_option
-@workloads_option
-@origin_option
-@click.option("--rounds", type=Count(1), default=5, show_default=True, help="Turns of each solution.")
+@click.option("--record", is_flag=True, help="Keep rows of FILE.py and --shape in the set (default: reports/bench/).")
+@click.option("--device", type=click.Choice(["cuda", "cpu"]), default="cuda", help="cpu: plain Python solutions only.")
+@choice_options()
+@click.option("--rounds", type=Count(1), default=5, show_default=True, help="Rounds: each solution takes a turn.")
 @click.option(
     "--most-rounds",
     type=Count(1),
     default=10,
     show_default=True,
-    help="Maximum rounds for the two fastest; they stop when the interval of their ratio is below 1 %.",
+    help="Maximum rounds for the two fastest. They stop when the interval of their ratio is narrower than 1 %.",
 )
 @click.option(
     "--iterations",
@@ -58,26 +55,26 @@ from kernelderby.store.counts import counted
 )
 @click.option(
     "--timeout",
+    "timeout_seconds",
     type=SECONDS,
     default=300,
     show_default=True,
-    help="Seconds for each step of a solution: check with compilation, one turn.",
+    help="Seconds for each step of a solution: compilation and check, or one turn.",
 )
-@click.option("--again", is_flag=True, help="Measure again where a row exists.")
-@click.option("--this-gpu", is_flag=True, help="Measure again where only another GPU of this kind has rows.")
-@click.option("--together", is_flag=True, help="If a solution has no row, measure all again, so that rows pair.")
-@click.option("--plan", "--dry-run", "only_plan", is_flag=True, help="Measure nothing; show the plan and its time.")
+@click.option("--again", is_flag=True, help="Measure again even where a row exists.")
+@click.option("--this-gpu", is_flag=True, help="Measure again where the rows are from another GPU of this kind.")
+@click.option("--together", is_flag=True, help="If one solution has no row, measure all, so that times pair.")
+@click.option("--plan", "--dry-run", "only_plan", is_flag=True, help="Only show what would run, and for how long.")
 @click.option(
     "--budget",
+    "budget_seconds",
     type=SECONDS,
-    help="Seconds for the whole run: operators by importance, a sample of shapes each; the last may end later.",
+    help="Seconds for the whole run: the most important operators first, a sample of shapes each.",
 )
-@click.option("--sealed", is_flag=True, help="Commit to the secret before, chain all rows; see `derby verify`.")
-@click.option("--sign", type=FILE, metavar="KEY", help="With --sealed: sign it with this SSH or minisign secret key.")
-@fresh_option
-@secret_option
-@ray_option
-@kinds_option
+@click.option("--sealed", is_flag=True, help="Commit to the secret before the run and chain all rows (`derby verify`).")
+@click.option("--sign", type=FILE, metavar="KEY", help="With --sealed: the SSH or minisign secret key that signs.")
+@draw_options
+@cluster_options
 @written_root_option
 @json_option
 def command(
@@ -86,129 +83,127 @@ def command(
     shapes: tuple[str, ...],
     record: bool,
     device: str,
-    solutions: tuple[str, ...],
-    definitions: tuple[str, ...],
-    workloads: tuple[str, ...],
-    origin: tuple[str, ...],
-    rounds: int,
-    most_rounds: int,
-    iterations: int,
-    timeout: float,
-    again: bool,
-    this_gpu: bool,
-    together: bool,
+    choice: Wanted,
     only_plan: bool,
-    budget: float | None,
-    sealed: bool,
     sign: Path | None,
-    fresh: int,
-    secret: str,
-    address: str | None,
-    kinds: tuple[str, ...],
+    draw: Draw,
+    cluster: Cluster,
     root: Path,
     as_json: bool,
+    **settings: Any,
 ) -> None:
-    """Measure solutions on this GPU, or on a Ray cluster (--ray), and record the traces.
+    """Measure solutions on this GPU, or on a Ray cluster (--ray), and record the rows.
 
-    A killed run resumes where it stopped: a solution with a row is measured again only if its code changed.
-    Solutions measured in one run pair in `derby rank`; --together measures the others again beside a new one.
-    With FILE.py, --for or --shape: a kernel of yours or shapes that no file lists, beside the set's solutions of
-    that operator; the ranking follows at once.
+    A killed run resumes where it stopped. A solution with a row is measured again only if its code changed.
+    `derby rank` pairs the times of solutions that ran together; --together measures the old ones beside a new one.
+
+    FILE.py is a kernel of yours, --shape a shape that no file lists. They race against the set's solutions of that
+    operator, and the ranking follows at once.
 
     \b
     derby bench --definitions rms_norm
     derby bench my_kernel.py --for rms_norm --shape num_tokens=64,hidden_size=4096
     """
-    if address is None:
-        _enclose(root, file, bool(file or shapes or operator), record, sign, device)
-    from kernelderby.api.adhoc import adhoc_set, operator_of_file
+    from kernelderby.authoring.scratch import is_file
+
+    expect_python([file])
+    is_adhoc = bool(file or shapes or operator)
+    sealed = settings["sealed"]
+    others = choice.workloads or choice.origin or draw.fresh or len(choice.definitions) > 1
+    refused = {
+        "--sign signs a sealed session; add --sealed": sign is not None and not sealed,
+        "--sealed draws a secret that nobody knows before; leave --secret out": sealed and draw.secret,
+        f"{file}: is no FILE.py. An option takes one value: write several as a,b or repeat the option.": (
+            file and not is_file(file)
+        ),
+        "FILE.py, --for and --shape are of one operator; leave the other choices out": is_adhoc and others,
+        "--record goes with FILE.py or --shape; other rows are always recorded": record and not is_adhoc,
+        "--sealed is for rows of the set; leave FILE.py, --for and --shape out": sealed and is_adhoc,
+        "--shape: of which operator? add --for OPERATOR": shapes and not (file or operator or choice.definitions),
+    }
+    for message, is_so in refused.items():
+        if is_so:
+            raise click.UsageError(message)
+    words = (file, operator or next(iter(choice.definitions), None), shapes) if is_adhoc else None
+    if not cluster.address:
+        _enclose(root, words, record, sign, device)
+    from kernelderby.catalog import Catalog
+    from kernelderby.measure.judge.secret import drawn
+    from kernelderby.measure.run.fresh import fresh_workloads
+    from kernelderby.measure.run.plan import Settings, make_plan
+
+    catalog = Catalog.open(root)
+    choice = choice.resolved(catalog)
+    cluster.expect_kinds(": without it this machine's GPU measures")
+    chosen = Settings(**settings, secret=draw.secret or drawn(), is_secret_given=bool(draw.secret))
+
+    def drawn_of(catalog: Any, choice: Wanted) -> Any:
+        names = choice.solutions, choice.definitions
+        return fresh_workloads(catalog, *names, chosen.secret, draw.fresh) if draw.fresh else None
+
+    def planned(catalog: Any, machine: Any, choice: Wanted) -> Any:
+        return make_plan(catalog, machine, chosen, *choice, drawn_of(catalog, choice))
+
+    if not cluster.address:
+        _here(catalog, chosen, choice, words, record, device, planned, only_plan, sign, as_json)
+        return
+    from kernelderby.cli.cluster import bench_on_cluster
+
+    if chosen.budget_seconds or chosen.sealed or is_adhoc:
+        raise click.UsageError("--ray: leave --budget, --sealed, FILE.py, --for and --shape out")
+    shapes_of = drawn_of(catalog, choice)  # before Ray's own processes and threads are there
+
+    def planned_there(machine: Any, skipped: Any) -> Any:
+        return make_plan(catalog, machine, chosen, *choice, shapes_of, skipped)
+
+    bench_on_cluster(catalog, cluster, chosen, planned_there, choice, only_plan, as_json)
+
+
+def _here(
+    catalog: Any,
+    settings: Any,
+    choice: Wanted,
+    adhoc_words: Words | None,
+    record: bool,
+    device: str,
+    planned: Callable[..., Any],
+    only_plan: bool,
+    sign: Path | None,
+    as_json: bool,
+) -> None:
+    """On this machine. adhoc_words: where any of them is given."""
+    from kernelderby.api.adhoc import adhoc_set, operator_of
     from kernelderby.api.machine import plain_solutions
     from kernelderby.api.trace_set import TraceSet
     from kernelderby.catalog import Catalog
     from kernelderby.errors import DerbyError
-    from kernelderby.measure.judge.secret import drawn
     from kernelderby.measure.machine.probe import find_machine
-    from kernelderby.measure.run.fresh import fresh_workloads
-    from kernelderby.measure.run.plan import Settings, make_plan
-    from kernelderby.measure.run.runner import Runner
 
-    if sign is not None and not sealed:
-        raise click.UsageError("--sign signs a sealed session; add --sealed")
-    if sealed and secret:
-        raise click.UsageError("--sealed draws a secret that nobody knows before; leave --secret out")
-    if file and not file.partition("::")[0].endswith(".py"):
-        raise click.UsageError(
-            f"{file}: is no FILE.py. An option takes one value: write several as a,b or repeat the option."
-        )
-    catalog = Catalog.open(root)
-    solutions, definitions = check_names(catalog, solutions, definitions)
-    is_adhoc = bool(file or shapes or operator)
-    if is_adhoc and (workloads or origin or fresh or len(definitions) > 1):
-        raise click.UsageError("FILE.py, --for and --shape are of one operator; leave the other choices out")
-    if record and not is_adhoc:
-        raise click.UsageError("--record goes with FILE.py or --shape; other rows are always recorded")
-    if sealed and is_adhoc:
-        raise click.UsageError("--sealed is for rows of the set; leave FILE.py, --for and --shape out")
-    if shapes and not (file or operator or definitions):
-        raise click.UsageError("--shape: of which operator? add --for OPERATOR")
-    if kinds and address is None:
-        raise click.UsageError("--gpu goes with --ray: without it this machine's GPU measures")
-    if address is not None:
-        from kernelderby.cli.cluster import bench_on_cluster
-
-        if budget or sealed or is_adhoc:
-            raise click.UsageError("--ray: leave --budget, --sealed, FILE.py, --for and --shape out")
-        of_cluster = Settings(
-            *(rounds, iterations, timeout, again, together, most_rounds, this_gpu, secret or drawn(), bool(secret))
-        )
-        shapes_of = fresh_workloads(catalog, solutions, definitions, of_cluster.secret, fresh) if fresh else None
-
-        def planned(machine: Any, skipped: Any) -> Any:
-            return make_plan(
-                *(catalog, machine, of_cluster, solutions, definitions, workloads, origin, shapes_of), skipped=skipped
-            )
-
-        bench_on_cluster(catalog, address, kinds, of_cluster, planned, solutions, definitions, only_plan, as_json)
-        return
-    machine = find_machine(root, device)
+    machine = find_machine(catalog.root, device)
     if machine.gpu is None and device == "cuda":
         raise DerbyError(f"{machine.gpu_missing}, so nothing can be measured; use `derby check`, which runs on the CPU")
     if not as_json:
         say(f"{machine.name}: trying the libraries that solutions need")
-    settings = Settings(
-        rounds,
-        iterations,
-        timeout,
-        again,
-        together,
-        most_rounds,
-        this_gpu,
-        secret or drawn(),
-        bool(secret),
-        budget,
-        sealed,
-    )
 
-    def measured(catalog: Catalog, solutions: tuple[str, ...], definitions: tuple[str, ...]) -> None:
-        drawn_shapes = fresh_workloads(catalog, solutions, definitions, settings.secret, fresh) if fresh else None
-        if device == "cpu":
-            solutions = solutions or tuple(plain_solutions(catalog, definitions))
-        plan = make_plan(catalog, machine, settings, solutions, definitions, workloads, origin, drawn_shapes)
+    def measured(catalog: Any, choice: Wanted) -> None:
+        if device == "cpu" and not choice.solutions:
+            choice = choice._replace(solutions=tuple(plain_solutions(catalog, choice.definitions)))
+        plan = planned(catalog, machine, choice)
         if not as_json:
-            print_plan(machine, plan)
-        if only_plan:
-            if as_json:
-                say_json({"to_measure": plan.pairs, "seconds": plan.seconds, "skipped": plan.skipped})
-            return
-        _tell(machine, settings, plan, _run(Runner, catalog, machine, settings, plan, as_json, sign), as_json)
+            print_plan(machine, plan, budget=settings.budget_seconds)
+        if not only_plan:
+            _tell(machine, settings, plan, _run(catalog, machine, settings, plan, as_json, sign), as_json)
+        elif as_json:
+            say_json({"to_measure": plan.pairs, "seconds": plan.seconds, "skipped": plan.skipped})
 
-    if not is_adhoc:
-        measured(catalog, solutions, definitions)
+    if adhoc_words is None:
+        measured(catalog, choice)
         return
-    name = operator or next(iter(definitions), None) or operator_of_file(catalog, file, operator)
-    rivals = [each for each in catalog.solutions_of(name) if not solutions or each.name in solutions]
+    file, operator, shapes = adhoc_words
+    name = operator_of(catalog, file, operator)
+    rivals = [each for each in catalog.solutions_of(name) if not choice.solutions or each.name in choice.solutions]
     with adhoc_set(catalog, name, file, shapes, rivals) as adhoc:
-        measured(adhoc.catalog, (), (name,))
+        measured(adhoc.catalog, Wanted(definitions=(name,)))
         if only_plan:
             return
         kept = adhoc.keep_rows(record)
@@ -217,41 +212,34 @@ def command(
             warn([f"{path}: rows added" for path in kept] + ([] if record else ["--record puts them into the set"]))
 
 
-def _enclose(root: Path, file: str, is_adhoc: bool, record: bool, key: Path | None, device: str) -> None:
+def _enclose(root: Path, adhoc: Words | None, record: bool, key: Path | None, device: str) -> None:
     """The fence around what definitions do here. --record adds to the set."""
+    from kernelderby.api.adhoc import expect_adhoc
     from kernelderby.measure.machine.environment import without_gpu
     from kernelderby.measure.wire.early import begin_judging
 
+    if adhoc:
+        expect_adhoc(root, *adhoc, device)
     if device != "cpu" and without_gpu():  # it ends before any of them runs
         return
-    written = [root if record else root / ("reports" if is_adhoc else "traces")]
-    read = [Path(file.partition("::")[0]).parent] if file else []
+    written = [root if record else root / ("reports" if adhoc else "traces")]
+    read = [Path(adhoc[0].partition("::")[0]).parent] if adhoc and adhoc[0] else []
     begin_judging(root, written, [*read, key] if key else read, device != "cpu")
 
 
 def _tell(machine: Any, settings: Any, plan: Any, rows: list[Any], as_json: bool) -> None:
-    if as_json:
-        say_json(
-            {
-                "gpu": machine.name,
-                "protocol": machine.protocol,
-                "secret": settings.secret,
-                "skipped": plan.skipped,
-                "already_measured": plan.settled,
-                "rows": [row.to_trace() for row in rows],
-            }
-        )
-    else:
-        failed = sum(row.status != "passed" for row in rows)
-        say(f"{counted(len(rows), 'row')} written: {len(rows) - failed} measured, {failed} failed")
-        say(f"secret of the session: {settings.secret} (--secret draws its inputs again)")
+    if not as_json:
+        print_rows(rows, settings.secret)
+        return
+    about = {"gpu": machine.name, "protocol": machine.protocol, "secret": settings.secret, "skipped": plan.skipped}
+    say_json(about | {"already_measured": plan.settled, "rows": [row.to_trace() for row in rows]})
 
 
-def _run(
-    runner_class: Any, catalog: Any, machine: Any, settings: Any, plan: Any, as_json: bool, key: Path | None
-) -> list[Any]:
-    with observed(plan.pairs, plan.seconds, as_json) as observer:
-        runner = runner_class(catalog, machine, settings, observer)
+def _run(catalog: Any, machine: Any, settings: Any, plan: Any, as_json: bool, key: Path | None) -> list[Any]:
+    from kernelderby.measure.run.runner import Runner
+
+    with observed(plan.pairs, plan.known_seconds, as_json, settings.budget_seconds) as observer:
+        runner = Runner(catalog, machine, settings, observer)
         rows: list[Any] = runner.run(plan)
     if runner.seal is not None:
         from kernelderby.measure.run.seal import sign

@@ -1,4 +1,4 @@
-"""--write: which block of a page is this command's, and what its marker says."""
+"""--write: the block of a page that belongs to this command, and its marker."""
 
 from __future__ import annotations
 

@@ -14,16 +14,16 @@ from kernelderby.cli.output import say_json, say_line
 @click.command(cls=DerbyCommand)
 @click.argument("solutions", nargs=-1, metavar="[SOLUTION]...")
 @click.option("--since", default="HEAD", show_default=True, metavar="REVISION", help="The version to compare with.")
-@click.option("--check", is_flag=True, help="Write nothing; build the certified versions again, and compare.")
+@click.option("--check", is_flag=True, help="Write nothing; build both versions of each certificate again and compare.")
 @click.option(
     "--host-change",
     metavar="WHY",
-    help="For other host code: state the difference, and that kernels, grids, arguments agree. Keeps graph times only.",
+    help="If the host code differs: say how, and that kernels, grids and arguments agree. Keeps graph times only.",
 )
 @click.option(
     "--launches",
     is_flag=True,
-    help="For other host code or Python: record the launches on recorded workloads. Keeps graph times if they agree.",
+    help="If host code or Python differs: compare the launches on recorded workloads. Keeps graph times if they agree.",
 )
 @written_root_option
 @json_option
@@ -36,12 +36,12 @@ def command(
     launches: bool,
     as_json: bool,
 ) -> None:
-    """Keep recorded rows after a change that left the work on the GPU as it was.
+    """Keep recorded rows after a change that left the machine code as it was.
 
-    Builds each SOLUTION (default: all whose code changed) at the revision and as it is now; needs nvcc and no GPU.
-    If every kernel, the host code that launches them and the Python code are the same, it writes
-    certificates/machine_code/<solution>.json, and rows of that version count for this one. Exit code 1 if
-    something differs.
+    The command builds each SOLUTION (default: all whose code changed) before and after the change. It needs nvcc and
+    no GPU. If all kernels, the host code that launches them and the Python code are the same, it writes
+    certificates/machine_code/<solution>.json, and the old rows count for the new version. Exit code 1 if something
+    differs.
     """
     from kernelderby.measure.certify import certify
 

@@ -23,6 +23,7 @@ _KINDS = {
     **dict.fromkeys(("operator", "operators", "definitions"), (OPERATOR,)),
     **dict.fromkeys(("solution", "solutions", "base", "candidate", "baseline"), (SOLUTION,)),
     "names": (OPERATOR, SOLUTION),
+    "file": (),
     "gpu": ("gpu",),
     "gpus": ("gpu",),
 }
@@ -44,6 +45,8 @@ class Known(click.types.StringParamType):
         except DerbyError:
             return []
         names = sorted({name for kind in self.kinds for name in _names(root, kind) if name.startswith(last)})
+        if not names and param.name in ("file", "names"):  # a FILE.py: the shell knows these
+            return [CompletionItem(incomplete, type="file")]
         return [CompletionItem(f"{before}{comma}{name}") for name in names]
 
 
@@ -60,7 +63,7 @@ def expect_names(given: Mapping[str, Any], root: Path) -> None:
     for parameter, kinds in _KINDS.items():
         values = given.get(parameter) or ()
         for value in [values] if isinstance(values, str) else values:
-            if "gpu" not in kinds and is_strange(root, value):
+            if kinds and "gpu" not in kinds and is_strange(root, value):
                 from kernelderby.store.explain import suggestion
 
                 where = "" if root == Path() else f"{root}: "  # the current directory goes without saying

@@ -1,4 +1,4 @@
-"""derby doctor: what this machine can run, and why not the rest."""
+"""derby doctor: the solutions that this machine can run, and what the others lack."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kernelderby.cli.output import Output, output_options, say_line
 @output_options("doctor", tables=("solutions", "libraries"))
 @root_option
 def command(has_gpu: bool, root: Path, output: Output) -> None:
-    """What this machine can run, and why not the rest."""
+    """Which solutions this machine can run, and what the others lack."""
     from kernelderby.api.machine import doctor, gpu_here
 
     if has_gpu:

@@ -1,4 +1,4 @@
-"""derby explain: what bounds a solution on a workload, and what to try next."""
+"""derby explain: the limits of a solution on a workload, and the next experiments."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from kernelderby.cli.output import Output, output_options
 @output_options("explain", tables=("experiments", "kernels", "stages"), write=False)
 @root_option
 def command(solution: str, workload: str | None, gpu: str | None, no_compile: bool, root: Path, output: Output) -> None:
-    """What bounds SOLUTION on a workload: floors, kernels, gaps, the closest faster rival, and what to try next.
+    """What limits SOLUTION on a workload: floors, kernels, gaps, the closest faster rival, and what to try next.
 
-    Reads recorded rows, recordings and counters of the set. Compiles the kernels for sm_90 (CUDA needs nvcc), which
-    needs no GPU and runs the solution's code.
+    The command reads the set's rows, recordings and counters. It compiles the kernels for sm_90 (CUDA needs nvcc),
+    which runs the solution's code and needs no GPU.
 
     \b
     derby explain triton_compact --workload seq_len=901

@@ -23,17 +23,12 @@ from kernelderby.cli.output import Output, output_options
 @output_options("field", tables=("field", "not_raced"))
 @root_option
 def command(
-    operators: tuple[str, ...],
-    constraints: Path | None,
-    not_raced: bool,
-    gpu: str | None,
-    root: Path,
-    output: Output,
+    operators: tuple[str, ...], constraints: Path | None, not_raced: bool, gpu: str | None, root: Path, output: Output
 ) -> None:
-    """The libraries that were raced at each operator: version, newest version here, shapes, dates of the rows. And
-    those that were not, and why.
+    """The libraries in the race for each operator: version, newest version here, shapes, dates of the rows; and the
+    libraries that are not in it, with the reason.
 
-    An operator's shapes are those that count in scores. Needs no GPU and no torch.
+    Only shapes that count in scores count here. Needs no GPU and no torch.
 
     \b
     derby field                                  # every operator, by importance

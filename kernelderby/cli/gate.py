@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -13,17 +14,24 @@ from kernelderby.cli.options import (
     Count,
     DerbyCommand,
     Number,
+    names_option,
     root_option,
     secret_option,
-    workloads_option,
 )
 from kernelderby.cli.output import Output, output_options
+from kernelderby.errors import DerbyError
 
 
 @click.command(cls=DerbyCommand)
 @click.argument("base")
 @click.argument("candidate")
-@workloads_option
+@names_option(
+    "--workloads",
+    "--workload",
+    metavar="W",
+    help="Only these workloads: the start of a uuid, a size, axis=size, or a number such as #3 (default: six shapes, "
+    "from the least work to the most).",
+)
 @click.option("--base-python", metavar="PYTHON", help="The interpreter of the environment with the base's libraries.")
 @click.option("--candidate-python", metavar="PYTHON", help="The same for the candidate.")
 @click.option(
@@ -34,9 +42,16 @@ from kernelderby.cli.output import Output, output_options
     metavar="PERCENT",
     help="The smallest slowdown that counts.",
 )
-@click.option("--most-starts", type=Count(4), default=16, show_default=True, help="Times three processes a side.")
+@click.option("--most-starts", "most", type=Count(4), default=16, show_default=True, help="Maximum number of starts.")
 @click.option("--iterations", type=Count(2), default=10, show_default=True, help="Timed calls in a turn.")
-@click.option("--timeout", type=SECONDS, default=300, show_default=True, help="Seconds for each step of a solution.")
+@click.option(
+    "--timeout",
+    "timeout_seconds",
+    type=SECONDS,
+    default=300,
+    show_default=True,
+    help="Seconds for each step of a solution.",
+)
 @click.option("--comment", type=FILE, metavar="FILE.md", help="Write the Markdown for a pull request there.")
 @click.option("--device", type=click.Choice(["cuda", "cpu"]), help="cpu: only to try the command out.")
 @secret_option
@@ -46,23 +61,18 @@ def command(
     base: str,
     candidate: str,
     workloads: tuple[str, ...],
-    base_python: str | None,
-    candidate_python: str | None,
     least: float,
-    most_starts: int,
-    iterations: int,
-    timeout: float,
     comment: Path | None,
-    device: str | None,
     secret: str,
     root: Path,
     output: Output,
+    **options: Any,
 ) -> None:
     """Is CANDIDATE slower than BASE? Each is a solution's NAME, or NAME@REVISION. For CI.
 
-    Exit code 0: no regression. 1: a regression, or a wrong result. 2: this machine cannot tell.
+    Exit code 0: no regression. 1: a regression or a wrong result. 2: this machine cannot tell.
 
-    Three fresh processes of each run in turn, start after start, until the answer is clear. Writes no rows.
+    Three fresh processes of each side take turns, again and again, until the answer is clear. No rows are written.
 
     \b
     derby gate my_kernel@main my_kernel --comment gate.md
@@ -70,34 +80,23 @@ def command(
     """
     from kernelderby.measure.wire.early import begin_judging
 
-    environments = [Path(each).absolute().parents[1] for each in (base_python, candidate_python) if each]
-    interpreters = [Path(each).resolve().parents[1] for each in (base_python, candidate_python) if each]
+    if comment is not None and not comment.absolute().parent.is_dir():
+        raise DerbyError(f"--comment: {comment.parent}: is no folder; make it first")
+    pythons = [Path(each) for each in (options["base_python"], options["candidate_python"]) if each]
+    read = [place.parents[1] for each in pythons for place in (each.absolute(), each.resolve())]
     written = [comment.absolute().parent] if comment else []
-    begin_judging(root, written, [*environments, *interpreters], device != "cpu")
+    begin_judging(root, written, read, options["device"] != "cpu")
     from kernelderby.api.gate import gate
     from kernelderby.catalog import Catalog
     from kernelderby.measure.run.progress import bar
     from kernelderby.report.gate import exit_code
     from kernelderby.store.files import write_whole
 
-    extra = {"secret": secret} if secret else {}
+    options |= {"least": least / 100} | ({"secret": secret} if secret else {})
     with bar("gating", 0, quiet=output.is_json) as advance:
-        answer = gate(
-            Catalog.open(root),
-            base,
-            candidate,
-            workloads,
-            base_python=base_python,
-            candidate_python=candidate_python,
-            device=device,
-            told=lambda what: advance(what, done=0),
-            least=least / 100,
-            most=most_starts,
-            iterations=iterations,
-            timeout_seconds=timeout,
-            **extra,
-        )
+        options["told"] = lambda what: advance(what, done=0)
+        answer = gate(Catalog.open(root), base, candidate, workloads, **options)
+    output.emit(answer)
     if comment is not None:
         write_whole(comment, answer.to_markdown())
-    output.emit(answer)
     sys.exit(exit_code(answer.value))

@@ -23,10 +23,10 @@ from kernelderby.cli.output import Output, output_options
 @output_options("list", tables=("operators",), of_set=True)
 @root_option
 def command(words: tuple[str, ...], sort: str, origin: tuple[str, ...], root: Path, output: Output) -> None:
-    """The operators of the set, those that match each WORD: a part of the name, the op_type or the dtype.
+    """The operators of the set. Each WORD keeps those whose name, op_type or dtype contains it.
 
-    Best S: per GPU with traces, floor over the fastest solution's time, median over the shapes that were timed.
-    Shapes after a + are of other origins than the survey and do not count in S.
+    Best S: floor over the fastest solution's time, median over the timed shapes, for each GPU with rows. Shapes after
+    a + are of other origins than the survey and do not count in S.
     """
     from kernelderby.api.trace_set import open_set
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from kernelderby.cli.options import FILE, SECONDS, DerbyCommand, root_option
+from kernelderby.cli.signals import end_at_once_on_signals
 
 
 @click.command(cls=DerbyCommand)
@@ -18,7 +19,7 @@ from kernelderby.cli.options import FILE, SECONDS, DerbyCommand, root_option
     help="The folder for candidates and rows, a copy of the set. Nothing outside of it is written.",
 )
 @click.option(
-    "--gpu-seconds", type=SECONDS, default=3600, show_default=True, help="What check, bench and gate may take in all."
+    "--gpu-seconds", type=SECONDS, default=3600, show_default=True, help="For check, bench and gate together."
 )
 @root_option
 def command(scratch: Path, gpu_seconds: float, root: Path) -> None:
@@ -29,7 +30,9 @@ def command(scratch: Path, gpu_seconds: float, root: Path) -> None:
     \b
     derby mcp --root /path/to/set --gpu-seconds 1800
     """
-    from kernelderby.serving.session import Session
+    from kernelderby.serving.session import Request, Session
     from kernelderby.serving.tools import server
 
-    server(Session.begin(root, scratch, gpu_seconds)).run()
+    found = server(Session.begin(root, scratch, gpu_seconds))
+    end_at_once_on_signals(Request.withdraw_all)  # a thread waits for the client's next line: nothing would unwind
+    found.run()

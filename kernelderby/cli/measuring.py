@@ -1,4 +1,4 @@
-"""What a run shows: its plan, how far it is, its rows."""
+"""The output of a run: its plan, its progress, its rows."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from contextlib import contextmanager
 from typing import Any
 
 from kernelderby.cli.output import say, say_line, warn
+from kernelderby.store.counts import counted
 
 
-def print_plan(machine: Any, plan: Any, hosts: int = 1) -> None:
-    """hosts: GPUs of the kind, side by side."""
+def print_plan(machine: Any, plan: Any, hosts: int = 1, budget: float | None = None) -> None:
+    """hosts: GPUs of the kind, side by side. budget: seconds."""
     from kernelderby.measure.run.progress import duration
 
     say(
@@ -21,21 +22,23 @@ def print_plan(machine: Any, plan: Any, hosts: int = 1) -> None:
         say_line(f"skipped {name}: {reason}")
     if plan.settled:
         say(f"{plan.settled} measured before (--again measures them anew)")
-    if plan.pairs:
-        say(
-            f"{plan.pairs} to measure, about {duration(plan.seconds / hosts)} "
-            f"({plan.measured_like} of them measured on such a GPU before, the others guessed)"
-        )
+    if plan.pairs and plan.measured_like:
+        rest = plan.pairs - plan.measured_like
+        guess = f", {rest} of them guessed: never measured on such a machine" if rest else ""
+        say(f"{plan.pairs} to measure, about {duration(plan.seconds / hosts)}{guess}")
+    elif plan.pairs:
+        say(f"{plan.pairs} to measure, none of them measured on such a machine before")
+    if plan.pairs and budget is not None:
+        say(f"--budget: it begins nothing new after {duration(budget)}")
 
 
 @contextmanager
-def observed(pairs: int, seconds: float, as_json: bool) -> Iterator[Any]:
-    """An observer that shows how far a run is."""
-    from kernelderby.measure.run.observer import Observer
-    from kernelderby.measure.run.progress import bar
+def observed(pairs: int, seconds: float, as_json: bool, budget: float | None = None) -> Iterator[Any]:
+    """An observer that shows how far a run is. seconds, budget: see progress.bar()."""
+    from kernelderby.measure.run.progress import Observer, bar
     from kernelderby.report.plain import plain
 
-    with bar("measuring", pairs, quiet=as_json, seconds=seconds) as advance:
+    with bar("measuring", pairs, quiet=as_json, seconds=seconds, most=budget) as advance:
 
         class Shown(Observer):
             def step(self, what: str) -> None:
@@ -52,14 +55,23 @@ def observed(pairs: int, seconds: float, as_json: bool) -> Iterator[Any]:
         yield Shown()
 
 
+def print_rows(rows: list[Any], secret: str) -> None:
+    """The end of a run."""
+    failed = sum(row.status != "passed" for row in rows)
+    say(f"{counted(len(rows), 'row')} written: {len(rows) - failed} measured, {failed} failed")
+    say(f"secret of the session: {secret} (--secret draws its inputs again)")
+
+
 def _row_line(row: Any) -> str:
     axes = " ".join(f"{name}={size}" for name, size in row.workload["axes"].items())
-    if row.latency_us is not None:
+    if row.latency_us is None:
+        shown = f"{row.status}: {row.message.splitlines()[0] if row.message else ''}"
+    else:
         ratio = min(row.correctness.matched_ratio.values()) if row.correctness else float("nan")
         graph = row.time("graph")
-        times = f"{graph.median_us:10.1f} us graph " if graph else f"{'no':>10} graph    "
-        missing = f"  no graph: {row.graph_missing}" if row.graph_missing else ""
-        shown = f"{times} {row.latency_us:10.1f} us eager  matched {ratio:.4f}  {row.message}{missing}"
-    else:
-        shown = f"{row.status}: {row.message.splitlines()[0] if row.message else ''}"
+        shown = f"{graph.median_us:10.1f} us graph " if graph else ""
+        shown += f"{row.latency_us:10.1f} us eager" + (f"  matched {ratio:.4f}" if ratio < 1 else "")
+        shown += f"  {row.message}" if row.message else ""
+        if row.graph_missing and row.gpu != "CPU":
+            shown += f"  no graph: {row.graph_missing}"
     return f"{axes:16} {row.solution:20} {shown}".rstrip()

@@ -16,17 +16,20 @@ from kernelderby.store.counts import counted
 @written_root_option
 @json_option
 def command(folders: tuple[Path, ...], root: Path, as_json: bool) -> None:
-    """Join the rows of other trace sets (or their traces folders) into the set.
+    """Add the rows of other trace sets (or of their traces folders) to the set.
 
-    Every row is kept once, in the order of its time. Where two rows of one session contradict each other, the
-    set's stays, and the other goes to FILE.conflicts. A second merge changes nothing.
+    Every row is kept once, ordered by time. If two rows of one session contradict each other, the set's row stays,
+    and the other goes to FILE.conflicts. A second merge changes nothing.
     """
     from kernelderby.catalog.merge import merge
+    from kernelderby.report.frame import picked
 
     merged = merge(root, folders)
     warn(merged.warnings)
     if as_json:
-        say_json({"files": [{**_counts(each), "path": str(each.path)} for each in merged.files]})
+        say_json(
+            {"files": [picked(each, "added", "known", "conflicts") | {"path": str(each.path)} for each in merged.files]}
+        )
         return
     for each in merged.files:
         if each.added or each.conflicts:
@@ -35,7 +38,3 @@ def command(folders: tuple[Path, ...], root: Path, as_json: bool) -> None:
             say_line(f"{each.path}: {counted(each.added, 'row')} added{aside if each.conflicts else ''}")
     added, known = sum(each.added for each in merged.files), sum(each.known for each in merged.files)
     say(f"{counted(added, 'row')} added; the set had {known} already")
-
-
-def _counts(each: object) -> dict[str, int]:
-    return {name: getattr(each, name) for name in ("added", "known", "conflicts")}

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -43,7 +44,7 @@ class DerbyCommand(click.Command):
                 envvar="DERBY_BOUNDS",
                 callback=_bounds,
                 expose_value=False,
-                help="What it may take at most, such as time=900,memory=8G (docs/report.md).",
+                help="Limits of the command, such as time=900,memory=8G (docs/report.md).",
             )
         )
 
@@ -150,8 +151,8 @@ _WHERE = (
 )
 root_option = click.option("--root", type=FILE, callback=_root, help=_WHERE)
 written_root_option = click.option("--root", type=FILE, callback=_written_root, help=_WHERE)
-strict_option = click.option("--strict", is_flag=True, help="An error if anything of the set is broken and left out.")
-json_option = click.option("--json", "as_json", is_flag=True, help="JSON for machines instead of text.")
+strict_option = click.option("--strict", is_flag=True, help="Fail if a file of the set is broken and was left out.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 
 
 def _several(context: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
@@ -182,39 +183,40 @@ workloads_option = names_option(
     "--workloads",
     "--workload",
     metavar="W",
-    help="Only these: the start of a uuid, the size of an axis, axis=size, or a workload's number, #3 (default: all).",
+    help="Only these workloads: the start of a uuid, a size, axis=size, or a number such as #3 (default: all).",
 )
 origin_option = names_option(
     "--origin",
     metavar="O",
-    help="Only workloads of these origins, such as survey (default: all; S counts only the survey's if present).",
+    help="Only workloads of these origins, such as survey (default: all; S counts the survey's).",
 )
 gpu_option = click.option(
-    "--gpu", metavar="NAME|ID", help='Such as "NVIDIA H200" or h200 (default: the GPU with the most rows).'
+    "--gpu", metavar="NAME|ID", help='A GPU, such as "NVIDIA H200" or h200 (default: the one with the most rows).'
 )
 ray_option = click.option(
     "--ray",
     "address",
     is_flag=False,
     flag_value="auto",
+    default="",
     metavar="[ADDRESS]",
-    help="On a Ray cluster (docs/cluster.md). Default: the one that runs here, else this machine as one.",
+    help="Use a Ray cluster (docs/cluster.md; default: the one that runs here, else this machine alone).",
 )
 kinds_option = names_option(
     "--gpu",
     "kinds",
     metavar="NAME|ID",
-    help="Of the cluster's GPUs only these kinds, such as h100,h200 (default: all; cpu tries the machinery).",
+    help="With --ray: only these kinds of GPU, such as h100,h200 (default: all; cpu is for a trial).",
 )
 
 
-for_option = click.option("--for", "operator", metavar="OPERATOR", help="With FILE.py: what it computes.")
+for_option = click.option("--for", "operator", metavar="OPERATOR", help="The operator that FILE.py computes.")
 shape_option = click.option(
     "--shape",
     "shapes",
     multiple=True,
     metavar="AXIS=N,...",
-    help="A shape that no file lists, such as num_tokens=64,hidden_size=4096; may be repeated.",
+    help="A shape of your own, such as num_tokens=64,hidden_size=4096; may be repeated.",
 )
 
 
@@ -231,7 +233,7 @@ fresh_option = click.option(
     type=Count(1),
     callback=lambda context, param, value: value or 0,
     metavar="N",
-    help="Instead of the listed shapes, N fresh shapes of each operator, drawn by the secret from AXES_SPACE.",
+    help="N fresh shapes of each operator instead of the listed ones. The secret draws them.",
 )
 secret_option = click.option(
     "--secret",
@@ -241,11 +243,76 @@ secret_option = click.option(
 )
 
 
-def check_names(
-    catalog: Any, solutions: Sequence[str], definitions: Sequence[str]
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The names, aliases resolved, each once. DerbyError for one that the set does not have, before anything slow."""
-    return (
-        tuple(each.name for each in catalog.solutions_named(solutions)),
-        tuple(dict.fromkeys(catalog.definition(name).name for name in definitions)),
-    )
+def expect_python(places: Iterable[str]) -> None:
+    """DerbyError for a file or folder of another kind, where a FILE.py may stand."""
+    for each in places:
+        path = Path(each)
+        if each and not each.isidentifier() and path.is_dir():
+            raise DerbyError(f"{each}: is a folder; name a FILE.py in it, or a solution")
+        if not each.endswith(".py") and not each.isidentifier() and path.is_file():
+            raise DerbyError(
+                f"{each}: is no FILE.py; `derby new solution NAME --for OPERATOR --language cuda` makes a folder where "
+                "Python calls a kernel.cu"
+            )
+
+
+class Wanted(NamedTuple):
+    """What a verb takes of a set: names of solutions and operators, words for workloads, origins. Empty: all."""
+
+    solutions: tuple[str, ...] = ()
+    definitions: tuple[str, ...] = ()
+    workloads: tuple[str, ...] = ()
+    origin: tuple[str, ...] = ()
+
+    def resolved(self, catalog: Any) -> Wanted:
+        """Names instead of aliases, each once. DerbyError for one that the set does not have, before anything slow."""
+        solutions = tuple(each.name for each in catalog.solutions_named(self.solutions))
+        definitions = tuple(dict.fromkeys(catalog.definition(name).name for name in self.definitions))
+        return self._replace(solutions=solutions, definitions=definitions)
+
+
+class Draw(NamedTuple):
+    """fresh: shapes of each operator, 0 for the listed ones. secret: empty where the run draws its own."""
+
+    fresh: int
+    secret: str
+
+
+class Cluster(NamedTuple):
+    """address: empty without --ray. kinds: of GPUs, empty for all."""
+
+    address: str
+    kinds: tuple[str, ...]
+
+    def expect_kinds(self, otherwise: str) -> None:
+        """UsageError where kinds are named without a cluster. otherwise: what decides on this machine."""
+        if self.kinds and not self.address:
+            raise click.UsageError(f"--gpu goes with --ray{otherwise}")
+
+
+def _gathered(name: str, record: Callable[..., Any], options: Mapping[str, Callable[..., Any]]) -> Callable[..., Any]:
+    """A decorator: the command has these options (by the name of their value) and gets one record of them."""
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(function)
+        def wrapped(**given: Any) -> Any:
+            values = {each: given.pop(each) for each in options}
+            return function(**{name: record(**values)}, **given)
+
+        for option in reversed([*options.values()]):
+            wrapped = option(wrapped)
+        return wrapped
+
+    return decorate
+
+
+_CHOICES = dict(
+    zip(Wanted._fields, (solutions_option, definitions_option, workloads_option, origin_option), strict=True)
+)
+draw_options = _gathered("draw", Draw, {"fresh": fresh_option, "secret": secret_option})
+cluster_options = _gathered("cluster", Cluster, {"address": ray_option, "kinds": kinds_option})
+
+
+def choice_options(*names: str) -> Callable[..., Any]:
+    """names: fields of Wanted (default: all); the command gets one, `choice`."""
+    return _gathered("choice", Wanted, {name: _CHOICES[name] for name in names or _CHOICES})

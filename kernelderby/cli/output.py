@@ -4,7 +4,7 @@
     @output_options("rank", tables=("solutions", "workloads"))
     def command(..., output: Output) -> None:
         ...
-        output.emit(answer, draw=lambda path: ...)
+        output.emit(answer)
 
 Tables and JSON go to stdout; warnings and what was written to stderr, one line each.
 """
@@ -49,10 +49,9 @@ class Output:
     def is_json(self) -> bool:
         return self.style == "json"
 
-    def emit(self, answer: Answer[Any], draw: Callable[[Path], None] | None = None) -> None:
-        """Prints the answer (report.answer.Answer), writes it into --write's block, draws --plot with draw(path)."""
-        draw = draw or answer.draw
-        if self.plot is not None and draw is None:
+    def emit(self, answer: Answer[Any]) -> None:
+        """Prints the answer (report.answer.Answer), writes it into --write's block, draws --plot."""
+        if self.plot is not None and answer.draw is None:
             raise DerbyError(f"--plot: derby {self.verb} has no picture; leave it out")
         if self.strict:
             expect_whole(answer.left_out)
@@ -63,8 +62,8 @@ class Output:
             warn([write_block(self.context, self.verb, self.target, self.block, answer.to_markdown(), answer.left_out)])
         if self.target is None or self.is_chosen:
             say(self._rendered(answer))
-        if self.plot is not None and draw is not None:
-            draw(self.plot)
+        if self.plot is not None and answer.draw is not None:
+            answer.draw(self.plot)
             warn([f"{self.plot}: written"])
 
     def _rendered(self, answer: Answer[Any]) -> str:
@@ -110,27 +109,14 @@ def _options(tables: Sequence[str], plot: bool, write: bool, of_set: bool) -> li
     if of_set:
         options.append(strict_option)
     if plot:
-        options.append(
-            click.option("--plot", type=FILE, metavar="FILE", help="Draw it too: a .png, .svg or .pdf file.")
-        )
-    if write:
+        picture = "Also draw a picture: a .png, .svg or .pdf file."
+        options.append(click.option("--plot", type=FILE, metavar="FILE", help=picture))
+    if write:  # for who keeps the docs: CONTRIBUTING.md
+        page = "Put the Markdown between <!-- derby COMMAND --> (this command) and <!-- /derby --> in this file."
+        block = "With --write: the block <!-- derby profile NAME --> of the file, whatever its command."
         options += [
-            click.option(
-                "--write",
-                "target",
-                hidden=True,  # for who keeps the docs: CONTRIBUTING.md
-                type=FILE,
-                metavar="FILE",
-                help="Put the Markdown between <!-- derby COMMAND --> and <!-- /derby --> in this file, where "
-                "COMMAND is this command.",
-            ),
-            click.option(
-                "--block",
-                hidden=True,
-                default="",
-                metavar="NAME",
-                help="With --write: the block <!-- derby profile NAME --> of the file, whatever its command.",
-            ),
+            click.option("--write", "target", hidden=True, type=FILE, metavar="FILE", help=page),
+            click.option("--block", hidden=True, default="", metavar="NAME", help=block),
         ]
     return options
 
@@ -154,10 +140,6 @@ def say_line(text: str) -> None:
     from kernelderby.report.plain import one_line
 
     say(one_line(text))
-
-
-def json_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option("--json", "as_json", is_flag=True, help="For programs.")(command)
 
 
 def say_json(data: Any) -> None:

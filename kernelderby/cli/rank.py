@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 @click.option(
     "--time",
     type=click.Choice(["graph", "eager", "busy"]),
-    help="The time to compare (default: graph if all but plain torch have it on most workloads, else eager).",
+    help="The time to compare (default: graph if most workloads have it, else eager).",
 )
 @click.option(
-    "--shape", "at", metavar="AXIS=N,...", help="One shape of OPERATOR: what is measured of it, or nearest to it."
+    "--shape", "at", metavar="AXIS=N,...", help="One shape of OPERATOR: its rows, or those of the nearest shape."
 )
 @click.option("--shapes", is_flag=True, help="Every shape of all operators.")
 @click.option("--baseline", metavar="SOLUTION", help="The solution that ratios divide by (default: the best).")
@@ -61,10 +61,6 @@ def command(
     definitions: tuple[str, ...],
     solutions: tuple[str, ...],
     workloads: tuple[str, ...],
-    origin: tuple[str, ...],
-    gpu: str | None,
-    protocol: str | None,
-    time: str | None,
     at: str | None,
     shapes: bool,
     baseline: str | None,
@@ -73,20 +69,21 @@ def command(
     author: str | None,
     root: Path,
     output: Output,
+    **asked: Any,
 ) -> None:
-    """Compare solutions on ONE GPU, measured in ONE way, from recorded traces. Needs no GPU and no torch.
+    """Compare solutions on ONE GPU, measured in ONE way, from recorded rows. Needs no GPU and no torch.
 
-    Without OPERATOR: one row per operator. With OPERATOR (or --definitions, which is the same): all its shapes.
+    Without OPERATOR: one row per operator. With OPERATOR (or --definitions): all its shapes.
 
-    Per workload: latency, ratio with its 95 % interval, win. Over workloads: geomean, total time, win rate, coverage,
-    share of the floor reached (S). Missing and failed rows lower the coverage and stay in the table.
-    Where an operator has workloads of several origins, each origin is ranked by itself.
+    Each workload has latency, ratio with its 95 % interval, and winner. Over the workloads there are geomean, total
+    time, win rate, coverage and S, the share of the hardware's limit. Missing and failed rows lower the coverage and
+    stay in the table. Each origin of workloads is ranked by itself.
 
     \b
     derby rank rms_norm --shape num_tokens=64,hidden_size=4096
 
-    With --summary: how many times as fast as the best library an author is, over all operators.
-    With --importance: per author, S over all operators, each weighted by its share of the GPU time in production.
+    --summary tells how many times as fast as the best library an author is, over all operators. --importance gives
+    each author's S over all operators, weighted by their share of the GPU time in production.
     """
     from kernelderby.api.trace_set import open_set
 
@@ -104,38 +101,21 @@ def command(
     if author is not None and summary is None:
         raise click.UsageError("--author goes with --summary")
     if summary is not None:
-        if importance or solutions or workloads or baseline or shapes or time == "busy":
+        if importance or solutions or workloads or baseline or shapes or asked["time"] == "busy":
             raise click.UsageError(
                 "--summary compares all solutions by graph or eager times; leave out --importance, --solutions, "
                 "--workloads, --baseline, --shapes and --time busy"
             )
-        answer: Answer[Any] = found.leads(
-            definitions,
-            author=author,
-            origin=origin,
-            gpu=gpu,
-            protocol=protocol,
-            time=time,
-            by_operator=summary == "operators",
-        )
+        answer: Answer[Any] = found.leads(definitions, author=author, by_operator=summary == "operators", **asked)
     elif not importance:
-        answer = found.rank(
-            definitions,
-            solutions,
-            workloads,
-            origin=origin,
-            gpu=gpu,
-            protocol=protocol,
-            time=time,
-            baseline=baseline,
-            by_shape=True if shapes else None,
-        )
+        asked |= {"baseline": baseline, "by_shape": True if shapes else None}
+        answer = found.rank(definitions, solutions, workloads, **asked)
     elif definitions or workloads or baseline:
         raise click.UsageError(
             "--importance ranks over all operators; leave out --definitions, --workloads and --baseline"
         )
     else:
-        answer = found.rank_by_importance(solutions, origin=origin, gpu=gpu, protocol=protocol, time=time)
+        answer = found.rank_by_importance(solutions, **asked)
     if output.plot is not None and (summary is not None or importance):
         raise click.UsageError("--plot draws a race; leave out --summary and --importance")
     output.emit(answer)

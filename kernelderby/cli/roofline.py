@@ -23,7 +23,7 @@ from kernelderby.errors import DerbyError
 @origin_option
 @click.option("--shapes", is_flag=True, help="Every shape of all operators.")
 @click.option("--protocol", metavar="P", help="With --traces: how the rows were timed (default: the newest protocol).")
-@click.option("--traces", "with_traces", is_flag=True, help="S of our recorded times on the first GPU.")
+@click.option("--traces", "with_traces", is_flag=True, help="Add S of the fastest recorded times on the first GPU.")
 @output_options("roofline", tables=("operators", "shapes"), plot=True, of_set=True)
 @root_option
 def command(
@@ -37,12 +37,12 @@ def command(
     root: Path,
     output: Output,
 ) -> None:
-    """The least work of each operator, the time that a GPU needs for it, and how near kernels come to that time.
+    """The minimum time of each operator on a GPU, and how near kernels come to it.
 
-    Without OPERATOR: one row per operator. With OPERATOR (or --definitions, which is the same): all its shapes.
+    Without OPERATOR: one row per operator. With OPERATOR (or --definitions): all its shapes.
 
-    T_SOL, the floor, is the time of the counted cost at the vendor's peak bandwidth or dense arithmetic; no kernel
-    reaches it. S = T_SOL / T. An operator's S counts the survey's shapes; shapes of other origins stand beside them.
+    The floor T_SOL is the time of the counted work at the vendor's peak bandwidth or arithmetic. No kernel reaches it.
+    S = T_SOL / T. An operator's S counts the survey's shapes; shapes of other origins are shown beside them.
     """
     from kernelderby.api.trace_set import open_set
     from kernelderby.hardware import find_gpu

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -16,25 +17,14 @@ from kernelderby.errors import DerbyError
 @names_option("--batch", metavar="N", help="Sequences that decode one token each (default: 1, 4, 16, 64, 256).")
 @click.option("--layers", type=Count(1), default=4, show_default=True, help="Layers of the decoder.")
 @click.option("--context", type=Count(1), default=4096, show_default=True, help="Tokens in each sequence's cache.")
-@click.option("--prefill", type=Count(0), default=8192, show_default=True, help="Tokens of one prompt; 0: none.")
+@click.option("--prefill", type=Count(0), default=8192, show_default=True, help="Tokens of one prompt; 0: no prompt.")
 @click.option("--rounds", type=Count(1), default=5, show_default=True, help="Rounds of A B B A.")
 @click.option("--compile/--no-compile", "compiles", default=True, help="Whether torch.compile takes part.")
 @click.option("--device", type=click.Choice(["cuda", "cpu"]), default="cuda", help="cpu: only to try the command out.")
 @output_options("serve-bench", tables=("steps",), write=False)
 @root_option
-def command(
-    model: Path,
-    batch: tuple[str, ...],
-    layers: int,
-    context: int,
-    prefill: int,
-    rounds: int,
-    compiles: bool,
-    device: str,
-    root: Path,
-    output: Output,
-) -> None:
-    """A decoder with the layer sizes of a model, around the installed winners, around the best libraries, and compiled.
+def command(model: Path, batch: tuple[str, ...], root: Path, output: Output, **options: Any) -> None:
+    """Tokens per second of a decoder with a model's layer sizes: with the installed winners, with libraries, compiled.
 
     \b
     derby export --wheel dist; pip install --no-deps dist/*.whl
@@ -47,16 +37,4 @@ def command(
         if not each.isdecimal() or int(each) < 1:
             raise DerbyError(f"--batch: {each!r:.40} is no number of sequences; give one such as 16")
         sizes.append(int(each))
-    output.emit(
-        serve_bench(
-            model,
-            sizes,
-            layers=layers,
-            context=context,
-            prefill=prefill,
-            rounds=rounds,
-            compiles=compiles,
-            device=device,
-            told=lambda line: warn([] if output.is_json else [line]),
-        )
-    )
+    output.emit(serve_bench(model, sizes, **options, told=lambda line: warn([] if output.is_json else [line])))

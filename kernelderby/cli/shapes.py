@@ -11,7 +11,7 @@ from kernelderby.cli.options import (
     FILE,
     Count,
     DerbyCommand,
-    check_names,
+    Wanted,
     definitions_option,
     names_option,
     root_option,
@@ -58,7 +58,7 @@ def command(
     if config is not None and update:
         raise click.UsageError("--update writes the standing set; leave out CONFIG.json, or write to --out FILE")
     catalog = Catalog.open(writable_set(root) if update else root)
-    check_names(catalog, (), definitions)
+    Wanted(definitions=definitions).resolved(catalog)
     if config is None:
         title, shapes = "the standing set", standing_shapes(catalog)
     else:

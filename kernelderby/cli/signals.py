@@ -1,4 +1,4 @@
-"""SIGTERM, SIGHUP and SIGINT end a command alike: it unwinds, ends what it has started, and exits with 128 + number."""
+"""SIGTERM, SIGHUP and SIGINT end a command alike: it unwinds, ends its processes, and exits with 128 + number."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 from _thread import start_new_thread
+from collections.abc import Callable
 from types import FrameType
 
 _GRACE_SECONDS = 20.0  # for unwinding: workers end, folders of theirs are removed
@@ -22,10 +23,10 @@ class Signalled(SystemExit):
 
     def tell(self) -> None:
         self._is_told = True
-        print(self._line, file=sys.stderr)
+        print(self.line, file=sys.stderr)
 
     @property
-    def _line(self) -> str:
+    def line(self) -> str:
         return f"derby: ended by {self.name}; what is written stays"
 
     def end_late(self) -> None:
@@ -36,7 +37,7 @@ class Signalled(SystemExit):
     def _end_after(self, seconds: float) -> None:
         time.sleep(seconds)
         if not self._is_told:
-            os.write(2, f"{self._line}\n".encode())
+            os.write(2, f"{self.line}\n".encode())
         os._exit(self.exit_code)
 
 
@@ -55,6 +56,22 @@ def unwind_on_signals() -> None:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
 
+    _handle(leave)
+
+
+def end_at_once_on_signals(before: Callable[[], None]) -> None:
+    """For a server, which holds nothing that needs unwinding. before: ends the processes that it started."""
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        before()
+        ended = Signalled(number)
+        os.write(2, f"{ended.line}\n".encode())
+        os._exit(ended.exit_code)
+
+    _handle(leave)
+
+
+def _handle(leave: Callable[[int, FrameType | None], None]) -> None:
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, leave)

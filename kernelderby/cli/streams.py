@@ -1,4 +1,4 @@
-"""stdout and stderr of any encoding, or none: what one lacks is written as its nearest ASCII, never a traceback."""
+"""stdout and stderr of any encoding, or closed: a missing character becomes its nearest ASCII, never a traceback."""
 
 from __future__ import annotations
 

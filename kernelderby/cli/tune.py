@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,27 +10,25 @@ import click
 
 from kernelderby.cli.options import (
     SECONDS,
+    Cluster,
     Count,
     DerbyCommand,
-    fresh_option,
+    Draw,
+    Wanted,
+    choice_options,
+    cluster_options,
+    draw_options,
     json_option,
-    kinds_option,
-    origin_option,
-    ray_option,
-    secret_option,
-    solutions_option,
-    workloads_option,
     written_root_option,
 )
 from kernelderby.cli.output import say, say_json, text_width
-from kernelderby.store.counts import counted
+
+_SECRET = "secret of the shapes: {} (--secret draws them again)"
 
 
 @click.command(cls=DerbyCommand)
 @click.argument("names", metavar="[SOLUTION]...", nargs=-1)
-@solutions_option
-@workloads_option
-@origin_option
+@choice_options("solutions", "workloads", "origin")
 @click.option("--rounds", type=Count(1), default=5, show_default=True, help="Turns of each candidate.")
 @click.option("--iterations", type=Count(2), default=10, show_default=True, help="Timed calls in a turn.")
 @click.option(
@@ -42,7 +41,7 @@ from kernelderby.store.counts import counted
 @click.option(
     "--budget-seconds",
     type=SECONDS,
-    help="Seconds for the whole run; it counts the workloads that it did not reach (default: no limit).",
+    help="Seconds for the whole run; a line counts the workloads that were not reached (default: no limit).",
 )
 @click.option(
     "--regret",
@@ -50,78 +49,71 @@ from kernelderby.store.counts import counted
     metavar="N",
     help="Write no table; show how much longer run()'s choice takes than the best candidate on N fresh shapes.",
 )
-@fresh_option
-@secret_option
-@ray_option
-@kinds_option
+@draw_options
+@cluster_options
 @written_root_option
 @json_option
 def command(
     names: tuple[str, ...],
-    solutions: tuple[str, ...],
-    workloads: tuple[str, ...],
-    origin: tuple[str, ...],
+    choice: Wanted,
     rounds: int,
     iterations: int,
     timeout: float,
     budget_seconds: float | None,
     regret: int | None,
-    fresh: int,
-    secret: str,
-    address: str | None,
-    kinds: tuple[str, ...],
+    draw: Draw,
+    cluster: Cluster,
     root: Path,
     as_json: bool,
 ) -> None:
-    """Find the fastest configurations of solutions (SOLUTION is the same as --solutions) on this GPU, or on each kind
-    of GPU of a Ray cluster (--ray), and write each a tuned.py.
+    """Find the fastest configurations of solutions on this GPU, or on each kind of GPU of a Ray cluster (--ray), and
+    write each solution's tuned.py. SOLUTION is the same as --solutions.
 
-    The candidates that a solution names are checked once on each workload, then timed in turn as CUDA graphs. Every
-    time also goes to reports/tune/SOLUTION.jsonl. Exit code 1 when a candidate failed or gave a wrong result.
+    Each candidate of a solution is checked once on each workload. Then the candidates are timed in turn as CUDA
+    graphs. Every time also goes to reports/tune/SOLUTION.jsonl. Exit code 1 if a candidate failed or gave a wrong
+    result.
 
-    With --fresh the secret draws fresh shapes. The command writes the loss of each candidate there, and no row of
-    the table. Choices at other shapes are interpolated from these losses.
+    --fresh tunes on fresh shapes, which the secret draws. It writes the loss of each candidate, from which choices at
+    other shapes are interpolated, and no row of the table.
 
-    With --regret the shapes are fresh, too, and the command writes only the times. It shows how much longer the
-    solution's choice takes than the best candidate. Exit code 1, too, if the mean is over 3 % or one shape over 10 %.
+    --regret measures on fresh shapes how much longer the solution's choice takes than the best candidate. It writes
+    the times only. Exit code 1 also if the mean is over 3 % or one shape over 10 %.
     """
-    import sys
-
     from kernelderby.catalog import Catalog
     from kernelderby.errors import DerbyError
     from kernelderby.measure.machine.probe import exclusive, find_machine
     from kernelderby.measure.machine.requirements import why_not
+    from kernelderby.measure.run.progress import bar
     from kernelderby.measure.tune.run import tune
     from kernelderby.measure.tune.turns import TuneSettings
 
-    catalog = Catalog.open(root)
-    if not names and not solutions:
+    (fresh, secret), shapes = draw, (choice.workloads, choice.origin)
+    if not names and not choice.solutions:
         raise click.UsageError("name at least one solution to tune")
-    if regret and (workloads or origin or budget_seconds or fresh):
+    if regret and (any(shapes) or budget_seconds or fresh):
         raise click.UsageError(
             "--regret draws its own shapes; leave --workloads, --origin, --fresh, --budget-seconds out"
         )
-    if fresh and (workloads or origin):
+    if fresh and any(shapes):
         raise click.UsageError("--fresh draws its own shapes; leave --workloads and --origin out")
     if secret and not (regret or fresh):
         raise click.UsageError("--secret draws the shapes of --regret or --fresh; give one of them")
-    if kinds and address is None:
-        raise click.UsageError("--gpu goes with --ray: without it this machine's GPU tunes")
-    if address is not None and (regret or budget_seconds):
+    cluster.expect_kinds(": without it this machine's GPU tunes")
+    if cluster.address and (regret or budget_seconds):
         raise click.UsageError("--ray: leave --regret and --budget-seconds out")
+    catalog = Catalog.open(root)
     # a wrong name need not wait for torch
-    chosen = catalog.solutions_named((*names, *solutions))
+    chosen = catalog.solutions_named((*names, *choice.solutions))
     jobs = [
-        (solution, [] if fresh or regret else _workloads(catalog, solution.definition, workloads, origin))
-        for solution in chosen
+        (solution, [] if fresh or regret else _workloads(catalog, solution.definition, *shapes)) for solution in chosen
     ]
     settings = TuneSettings(rounds, iterations, timeout, budget_seconds)
-    if address is not None:
+    if cluster.address:
         from kernelderby.cli.cluster import tune_on_cluster
 
         if fresh:
             secret, jobs = _drawn(catalog, chosen, fresh, secret)
-        found, left = tune_on_cluster(catalog, address, kinds, settings, jobs, bool(fresh), as_json)
+        found, left = tune_on_cluster(catalog, cluster, settings, jobs, bool(fresh), as_json)
         _tell(found, secret if fresh else "", as_json)
         if left or any(result.failed for _, result in found):
             sys.exit(1)
@@ -138,12 +130,11 @@ def command(
         return
     if fresh:
         secret, jobs = _drawn(catalog, chosen, fresh, secret)
-    with exclusive(machine, root), _progress(sum(len(some) for _, some in jobs), as_json) as advance:
+    with exclusive(machine, root), bar("tuning", sum(len(some) for _, some in jobs), as_json) as advance:
         results = tune(catalog, machine, settings, jobs, advance, bool(fresh))
     if as_json:
-        say_json(
-            {"gpu": machine.name, "protocol": machine.protocol, "solutions": [result.to_json() for result in results]}
-        )
+        tuned = [result.to_json() for result in results]
+        say_json({"gpu": machine.name, "protocol": machine.protocol, "solutions": tuned})
     else:
         _tell([(machine, result) for result in results], secret if fresh else "", as_json)
     if any(result.failed for result in results):
@@ -152,33 +143,35 @@ def command(
 
 def _tell(found: list[tuple[Any, Any]], secret: str, as_json: bool) -> None:
     """Results, each with its machine. secret: of fresh shapes."""
+    from kernelderby.report.tune import tuned_report
+
     if as_json:
         say_json([{"gpu": machine.name, "protocol": machine.protocol, **result.to_json()} for machine, result in found])
         return
     for machine, result in found:
-        _print(machine, [result])
+        _show(tuned_report(machine, result))
     if secret:
-        say(f"secret of the shapes: {secret} (--secret draws them again)")
+        say(_SECRET.format(secret))
 
 
 def _regret(
     catalog: Any, machine: Any, settings: Any, chosen: list[Any], count: int, secret: str, as_json: bool
 ) -> None:
-    import sys
-
     from kernelderby.measure.machine.probe import exclusive
+    from kernelderby.measure.run.progress import bar
     from kernelderby.measure.tune.regret import regrets
+    from kernelderby.report.tune import regret_report
 
     secret, jobs = _drawn(catalog, chosen, count, secret)
-    with exclusive(machine, catalog.root), _progress(sum(len(some) for _, some in jobs), as_json) as advance:
+    with exclusive(machine, catalog.root), bar("tuning", sum(len(some) for _, some in jobs), as_json) as advance:
         results = regrets(catalog, machine, settings, jobs, advance)
     if as_json:
         found = [result.to_json() for result in results]
         say_json({"gpu": machine.name, "protocol": machine.protocol, "secret": secret, "solutions": found})
     else:
         for result in results:
-            _print_regret(machine, result)
-        say(f"secret of the shapes: {secret} (--secret draws them again)")
+            _show(regret_report(machine, result))
+        say(_SECRET.format(secret))
     if any(result.failed or not result.holds for result in results):
         sys.exit(1)
 
@@ -193,38 +186,6 @@ def _drawn(catalog: Any, chosen: list[Any], count: int, secret: str) -> tuple[st
     return secret, [(solution, shapes[solution.definition]) for solution in chosen]
 
 
-def _print_regret(machine: Any, result: Any) -> None:
-    from statistics import fmean
-
-    from kernelderby.report import text
-    from kernelderby.report.model import Column, Report, Table, TableCell
-
-    columns = (Column("shape", "left"), *map(Column, ("chosen us", "best us", "regret")), Column("best", "left"))
-    rows = tuple(
-        (
-            TableCell(one.shape),
-            TableCell("failed" if one.chosen_us is None else f"{one.chosen_us:.2f}"),
-            TableCell(f"{one.best_us:.2f}"),
-            TableCell("" if one.share is None else f"{one.share:.1%}"),
-            TableCell("as chosen" if one.best == one.chosen else _config_text(one.best)),
-        )
-        for one in sorted(result.shapes, key=lambda one: -(one.share if one.share is not None else 9.0))
-    )
-    shares = result.shares
-    summary = (
-        f"mean {fmean(shares):.1%} (at most 3 %), worst {max(shares):.1%} (at most 10 %)" if shares else "no times"
-    )
-    notes = [
-        f"regret: {summary}",
-        *(f"failed {line}" for line in result.failed),
-        *(f"no time: {shape}" for shape in result.unmeasured),
-        f"every time is in {result.log}",
-    ]
-    title = f"{result.solution} on {machine.name}, {machine.protocol}"
-    table = Table("What the choice costs on fresh shapes", columns, rows, key_columns=5)
-    say(text.render(Report(title, (), (table,), tuple(notes)), width=text_width()))
-
-
 def _workloads(catalog: Any, definition: str, wanted: tuple[str, ...], origin: tuple[str, ...]) -> list[Any]:
     from kernelderby.catalog.selection import of_origin, select_workloads
 
@@ -232,59 +193,7 @@ def _workloads(catalog: Any, definition: str, wanted: tuple[str, ...], origin: t
     return select_workloads(of_origin(catalog.workloads(definition), origin), wanted)
 
 
-def _progress(steps: int, quiet: bool) -> Any:
-    from kernelderby.measure.run.progress import bar
+def _show(report: Any) -> None:
+    from kernelderby.report.text import render
 
-    return bar("tuning", steps, quiet)
-
-
-def _print(machine: Any, results: list[Any]) -> None:
-    from kernelderby.report import text
-    from kernelderby.report.model import Column, Report, Table, TableCell
-
-    columns = (
-        Column("key", "left"),
-        Column("workloads"),
-        Column("us"),
-        Column("gain"),
-        Column("configuration", "left"),
-    )
-    for result in results:
-        rows = tuple(
-            (
-                TableCell(one.key),
-                TableCell(str(one.workloads)),
-                TableCell("" if one.us is None else f"{one.us:.2f}"),
-                TableCell("" if one.gain is None else f"{one.gain:.3f}"),
-                TableCell(_shown(one)),
-            )
-            for one in result.choices
-        )
-        notes = [f"failed {line}" for line in result.failed]
-        if result.left_over:
-            notes.append(
-                f"not reached within the budget: {counted(len(result.left_over), 'workload')}: "
-                f"{', '.join(result.left_over[:4])}{' ...' if len(result.left_over) > 4 else ''}"
-            )
-        where = f"wrote {result.path}; `derby pack` packs it" if result.path else "nothing was written"
-        notes.append(f"{where}; every time is in {result.log}")
-        say(
-            text.render(
-                Report(
-                    f"{result.solution} on {machine.name}, {machine.protocol}",
-                    (),
-                    (Table("Fastest configurations", columns, rows, key_columns=5),),
-                    tuple(notes),
-                ),
-                width=text_width(),
-            )
-        )
-
-
-def _shown(choice: Any) -> str:
-    config = _config_text(choice.config or {})
-    return " ".join(part for part in (config, f"({choice.note})" if choice.note else "") if part)
-
-
-def _config_text(config: dict[str, Any]) -> str:
-    return " ".join(f"{name}={value}" for name, value in config.items())
+    say(render(report, width=text_width()))

@@ -18,26 +18,20 @@ from kernelderby.store.counts import counted
 @root_option
 @json_option
 def command(traces: Path | None, key: Path | None, root: Path, as_json: bool) -> None:
-    """Sealed sessions (`derby bench --sealed`) against the rows: TRACES is a .seal file or a folder (default: the
-    set's traces).
+    """Prove that the rows of sealed sessions (`derby bench --sealed`) are as they were written. TRACES is a .seal file
+    or a folder (default: the set's traces).
 
-    Each must hold: the secret is the one committed to before, the chain of rows and notes is whole, every sealed row
-    is in the files as it was written and no other row of the session, each row's code and inputs are those of the
-    session. Exit code 1 if one does not.
+    For each session: the secret is the one committed to before the run; the chain of rows and notes is whole; the
+    files hold every sealed row unchanged, and no other row of the session; each row's code and inputs are the
+    session's. Exit code 1 if one of these fails.
     """
     from kernelderby.measure.run.verify import verify
+    from kernelderby.report.frame import picked
 
     found = verify(traces or root / "traces", key)
     if as_json:
-        say_json(
-            [
-                {
-                    **{"file": str(each.path), "session": each.session, "commitment": each.commitment},
-                    **{"rows": each.rows, "signed": each.signed, "problems": each.problems},
-                }
-                for each in found
-            ]
-        )
+        names = ("session", "commitment", "rows", "signed", "problems")
+        say_json([{"file": str(each.path)} | picked(each, *names) for each in found])
     else:
         for each in found:
             how = "signed, " if each.signed else ""

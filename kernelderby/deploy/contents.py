@@ -1,4 +1,4 @@
-"""What a package holds: the runtime, operators.json and the sources of its solutions, as path -> bytes."""
+"""The files of a package: the runtime, operators.json and the sources of its solutions, as path -> bytes."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ from typing import Any
 from kernelderby import __version__
 from kernelderby.catalog import Definition, TensorSpec
 from kernelderby.deploy.winners import AllWinners, Winners
+from kernelderby.hardware import find_gpu
+from kernelderby.store.files import read_bytes
 
 RUNTIME = Path(__file__).parent / "runtime"
 NAME = "kernelderby_winners"
+LICENCES = ("LICENSE", "NOTICE")
 
 
 def contents(found: AllWinners) -> dict[str, bytes]:
@@ -27,13 +30,31 @@ def contents(found: AllWinners) -> dict[str, bytes]:
     return files
 
 
+def licences(root: Path) -> dict[str, bytes]:
+    """Name -> text of those that the set has: a package of its sources carries them."""
+    return {name: read_bytes(root / name) for name in LICENCES if (root / name).is_file()}
+
+
 def _data(found: AllWinners) -> dict[str, Any]:
     return {
         "version": __version__,
         "gpus": list(found.gpus),
         "protocol": found.protocol,
+        **_copying(found.gpus[0]),
         "measured": " to ".join(dict.fromkeys(found.measured)),
         "operators": {each.definition.name: _operator(each) for each in found.operators},
+    }
+
+
+def _copying(name: str) -> dict[str, float]:
+    """What a copy costs on the GPU (runtime/copies.py): bytes a us of its memory, and the us of an empty kernel as a
+    graph; a terabyte a second and a us where they are not described."""
+    gpu = find_gpu(name)
+    reached = (gpu.at_ceilings() or gpu) if gpu else None
+    launch_us = gpu.measured.empty_kernel_us.get("graph") if gpu and gpu.measured else None
+    return {
+        "bytes_per_us": reached.memory_bytes_per_second / 1e6 if reached else 1e6,
+        "launch_us": 1.0 if launch_us is None else launch_us,
     }
 
 

@@ -1,9 +1,9 @@
 """Winners for FlashInfer's trace_apply, which replaces calls of its API by one solution a definition.
 
-Its definitions have constant hidden sizes, other axis names, and no eps (its templates fix it at 1e-6). So each of ours
+Its definitions have constant hidden sizes, other axis names, and no eps: its templates pass none. So each of ours
 has twins: a definition a hidden size, under the name that FlashInfer works out of a call, and the solution that was
-fastest over the measured shapes of that size, behind a file that translates the call. Sizes where FlashInfer's own
-kernel, or another library's, was fastest have none.
+fastest over the measured shapes of that size, behind a file that translates the call, and takes the eps from
+it. Sizes where FlashInfer's own kernel, or another library's, was fastest have none.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from kernelderby.catalog import Solution
-from kernelderby.deploy.winners import AllWinners, TimedShape, Winners, kind_of
+from kernelderby.deploy.winners import AllWinners, TimedShape, Winners, choosing_axes, kind_of
+from kernelderby.errors import DerbyError
 from kernelderby.store.files import write_whole
 
 FILE = "twin.py"
@@ -44,11 +45,24 @@ _HEAD = '''"""Written by derby export: FlashInfer's call -> {solution}."""
 
 import importlib
 import os
+import sys
 
 import torch
 
 __path__ = [os.path.dirname(__file__)]
 main = importlib.import_module(f"{{__name__}}.{main}")
+
+
+'''
+_EPS = '''def eps_of_call():
+    """FlashInfer gives a solution no eps: it stands in the call that its adapter holds."""
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_globals.get("__name__") != "flashinfer.trace_apply.adapt":
+        frame = frame.f_back
+    call = frame.f_locals.get("namespace") if frame else None
+    if not isinstance(call, dict) or "eps" not in call:
+        raise RuntimeError("this FlashInfer does not tell the eps of a call; take the twins of norms away")
+    return float(call["eps"])
 
 
 '''
@@ -67,7 +81,8 @@ TWINS = (
         {"hidden_states": _ROWS, "weight": ("hidden_size",)},
         {"output": (_ROWS, None)},
         True,
-        "def run(hidden_states, weight, output):\n    main.{run}(hidden_states, weight, 1e-6, output)\n",
+        f"{_EPS}def run(hidden_states, weight, output):\n"
+        "    main.{run}(hidden_states, weight, eps_of_call(), output)\n",
     ),
     Twin(
         *("fused_add_rms_norm", "fused_add_rmsnorm", "rmsnorm", "flashinfer.norm.fused_add_rmsnorm"),
@@ -75,8 +90,8 @@ TWINS = (
         {"hidden_states": _ROWS, "residual": _ROWS, "weight": ("hidden_size",)},
         {"output": (_ROWS, "input"), "residual": (_ROWS, "residual")},
         False,
-        "def run(hidden_states, residual, weight):\n"
-        "    main.{run}(hidden_states, residual, weight, 1e-6, hidden_states, residual)\n"
+        f"{_EPS}def run(hidden_states, residual, weight):\n"
+        "    main.{run}(hidden_states, residual, weight, eps_of_call(), hidden_states, residual)\n"
         "    return hidden_states, residual\n",
     ),
     Twin(
@@ -104,10 +119,14 @@ class WrittenTwins:
 
 
 def export_twins(found: AllWinners, folder: Path) -> WrittenTwins:
-    """Writes definitions/ and solutions/ of a folder for $FLASHINFER_TRACE_APPLY_PATH."""
+    """Writes definitions/ and solutions/ of a folder for $FLASHINFER_TRACE_APPLY_PATH. DerbyError where that holds
+    other JSON files, of a former export say (FlashInfer would load them too), or where no operator has a twin."""
+    files: dict[Path, str] = {}
     chosen: dict[str, str] = {}
     left: dict[str, str] = {}
     by_name = {each.definition.name: each for each in found.operators}
+    if not by_name.keys() & {twin.of for twin in TWINS}:
+        raise DerbyError(f"--definitions: only {', '.join(twin.of for twin in TWINS)} have twins in FlashInfer")
     for twin in TWINS:
         operator = by_name.get(twin.of)
         for size, solution in _fastest(operator, twin.size).items() if operator else ():
@@ -117,9 +136,16 @@ def export_twins(found: AllWinners, folder: Path) -> WrittenTwins:
                 continue
             chosen[name] = solution.name
             definition, packed = twin_json(twin, size, solution)
-            write_whole(folder / "definitions" / twin.op_type / f"{name}.json", _text(definition))
+            files[folder / "definitions" / twin.op_type / f"{name}.json"] = _text(definition)
             place = folder / "solutions" / solution.author / twin.op_type / name
-            write_whole(place / f"{packed['name']}.json", _text(packed))
+            files[place / f"{packed['name']}.json"] = _text(packed)
+    others = {path for part in ("definitions", "solutions") for path in (folder / part).rglob("*.json")} - set(files)
+    if others:
+        raise DerbyError(
+            f"{min(others)}: is not of this export, and FlashInfer would load it too; give an empty folder"
+        )
+    for path, text in files.items():
+        write_whole(path, text)
     return WrittenTwins(folder, chosen, left)
 
 
@@ -162,7 +188,7 @@ def twin_json(twin: Twin, size: int, solution: Solution) -> tuple[dict[str, Any]
 
 def _fastest(operator: Winners, axis: str) -> dict[int, Solution]:
     """Size of the axis -> the solution of the least geometric mean over the shapes that it and all its rivals have."""
-    place = [name for name, size in operator.definition.axes.items() if size is None].index(axis)
+    place = choosing_axes(operator.definition).index(axis)
     groups: dict[int, list[TimedShape]] = {}
     for shape in operator.shapes:
         groups.setdefault(shape.sizes[place], []).append(shape)

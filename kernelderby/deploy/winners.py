@@ -1,12 +1,13 @@
-"""The recorded times that a package dispatches by, of each operator on one GPU; and what that choice loses."""
+"""The recorded times by which a package chooses, of each operator on one GPU; and the loss of that choice."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from kernelderby.catalog import Catalog, Definition, Solution, Workload
+from kernelderby.catalog.constraints import solved
 from kernelderby.catalog.libraries import library_of
 from kernelderby.catalog.selection import SCORED
 from kernelderby.catalog.traces import fresh_workloads
@@ -19,11 +20,16 @@ from kernelderby.rows.measurement import Measurement
 FRESH = "fresh"  # the origin of shapes that no file lists
 KIND = "graph"  # of the times: what servers replay
 KINDS = ("own", "library", "plain")  # of solutions, see kind_of()
+POOLS = {
+    "num_blocks": ("block_table", "slot_mapping"),
+    "state_count": ("initial_state_indices",),
+}  # axis -> its indices
+_SOME_SIZE = 1 << 13  # of an axis, to ask whether a constraint gives another one
 
 
 @dataclass(frozen=True, slots=True)
 class TimedShape:
-    """sizes: of the definition's variable axes, in their order. us: solution -> time. origin: of its workload."""
+    """sizes: of choosing_axes(), in their order. us: solution -> time. origin: of its workload."""
 
     sizes: tuple[int, ...]
     us: dict[str, float]
@@ -31,19 +37,29 @@ class TimedShape:
 
 
 @dataclass(frozen=True, slots=True)
+class HeldOut:
+    """Shapes of one origin, chosen for by all others. mean: of their losses. outside: how many lie outside of the
+    region, where libraries run; twins: at sizes that the others measured, with other contents (routings, say)."""
+
+    shapes: int
+    mean: float
+    outside: int
+    twins: int
+
+
+@dataclass(frozen=True, slots=True)
 class ChoiceLoss:
     """How much longer the chosen solution took than the fastest, as a share, over shapes that the choice did not know:
     each shape left out in turn. inside: shapes that lay in the region of the others, where mean and worst are of;
-    outside: the others, which libraries run; outside_mean. None without shapes. held_out: origin, but for
-    the published ones -> (shapes, their mean loss where the shapes of all other origins choose, how many lie outside of
-    the region of those and are in that mean too); "fresh" is one, and never chooses."""
+    outside: the others, which libraries run; outside_mean. None without shapes. held_out: of each origin but the
+    published ones; "fresh" is one, and never chooses."""
 
     inside: int
     mean: float | None
     worst: float | None
     outside: int
     outside_mean: float | None
-    held_out: dict[str, tuple[int, float, int]]
+    held_out: dict[str, HeldOut]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +77,7 @@ class Winners:
     def data(self) -> dict[str, Any]:
         """What Selector reads, and what runs a solution."""
         return {
-            "axes": _axes(self.definition),
+            "axes": choosing_axes(self.definition),
             "solutions": {each.name: _about(each) for each in self.solutions},
             "points": [[list(each.sizes), [each.us.get(one.name) for one in self.solutions]] for each in self.shapes],
         }
@@ -79,14 +95,23 @@ class AllWinners:
     skipped: dict[str, str]
 
 
-def winners(catalog: Catalog, definitions: Sequence[Definition], gpu: str | None = None) -> AllWinners:
-    """DerbyError where no row is of that GPU, or none of these definitions has any."""
+def winners(
+    catalog: Catalog,
+    definitions: Sequence[Definition],
+    gpu: str | None = None,
+    refused: Callable[[Solution], str | None] = lambda _: None,
+) -> AllWinners:
+    """refused: why a solution cannot be in this package. DerbyError where no row is of that GPU, or none of these
+    definitions has any."""
     rows = [row for each in definitions for row in catalog.traces(each.name, clocks=False)]
+    if not rows:
+        asked = ", ".join(each.name for each in definitions[:3]) + (" ..." if len(definitions) > 3 else "")
+        raise DerbyError(f"{asked}: no recorded rows; measure with `derby bench`")
     found = recorded(rows, catalog.solutions, gpu, kind=KIND)
     operators, skipped = [], {}
     for definition in definitions:
         try:
-            operators.append(_winners(catalog, definition, found, rows))
+            operators.append(_winners(catalog, definition, found, rows, refused))
         except DerbyError as reason:
             skipped[definition.name] = str(reason)
     if not operators:
@@ -105,14 +130,22 @@ def kind_of(solution: Solution) -> str:
     return "library" if library_of(solution) else "own"
 
 
-def _winners(catalog: Catalog, definition: Definition, found: Recorded, rows: Sequence[Measurement]) -> Winners:
+def _winners(
+    catalog: Catalog,
+    definition: Definition,
+    found: Recorded,
+    rows: Sequence[Measurement],
+    refused: Callable[[Solution], str | None],
+) -> Winners:
     own = {each.name: each for each in catalog.solutions.values() if each.definition == definition.name}
     plain = next((each for each in own.values() if kind_of(each) == "plain"), None)
     if plain is None:
         raise DerbyError("has no baseline to fall back to")
     times = found.times.get(definition.name, {})
     left_out = {
-        name: reason for name, each in own.items() if each is not plain and (reason := _unfit(each, times.get(name)))
+        name: reason
+        for name, each in own.items()
+        if each is not plain and (reason := refused(each) or _unfit(each, times.get(name)))
     }
     listed = catalog.workloads(definition.name)
     fresh = fresh_workloads(rows, definition, lambda problem: None)
@@ -138,7 +171,7 @@ def _timed(
         for name, own in times.items()
         if name not in left_out and workload.uuid in own and not own[workload.uuid].outdated
     }
-    return TimedShape(tuple(workload.axes[axis] for axis in _axes(definition)), us, workload.origin or "")
+    return TimedShape(tuple(workload.axes[axis] for axis in choosing_axes(definition)), us, workload.origin or "")
 
 
 def without(found: AllWinners, reasons: Mapping[str, str]) -> AllWinners:
@@ -175,12 +208,12 @@ def _ordered(solutions: Iterable[Solution]) -> tuple[Solution, ...]:
 
 def _unfit(solution: Solution, times: Mapping[str, Any] | None) -> str | None:
     if solution.setup:
-        return "needs a setup() of its weights"
+        return "needs a setup()"
     if solution.language not in ("python", "triton"):
-        return f"is written in {solution.language}"
+        return f"written in {solution.language}"
     if not times:
-        return "has no time as a CUDA graph"
-    return "its times are of former code" if all(each.outdated for each in times.values()) else None
+        return "no time as a CUDA graph"
+    return "only times of former code" if all(each.outdated for each in times.values()) else None
 
 
 def _kept(shapes: Sequence[TimedShape], own: Mapping[str, Solution]) -> set[str]:
@@ -193,8 +226,17 @@ def _kept(shapes: Sequence[TimedShape], own: Mapping[str, Solution]) -> set[str]
     return found
 
 
-def _axes(definition: Definition) -> list[str]:
-    return [axis for axis, size in definition.axes.items() if size is None]
+def choosing_axes(definition: Definition) -> list[str]:
+    """The variable axes that a choice goes by, in their order. Left out: an axis that follows from earlier ones by a
+    constraint (num_n_blocks from n), since an octave of both is one octave; and the size of a pool (the blocks of a
+    paged cache, the slots of states), of which a call reads what its indices name, however many a server holds."""
+    known, kept = {axis: size for axis, size in definition.axes.items() if size is not None}, []
+    for axis in (axis for axis, size in definition.axes.items() if size is None):
+        follows = any(solved(each, axis, known) is not None for each in definition.constraints)
+        known[axis] = _SOME_SIZE
+        if not follows and not any(name in definition.inputs for name in POOLS.get(axis, ())):
+            kept.append(axis)
+    return kept
 
 
 def _about(solution: Solution) -> dict[str, Any]:
@@ -219,7 +261,7 @@ def _loss(
     def selector(known: Sequence[TimedShape]) -> Selector:
         return Selector(
             {
-                "axes": _axes(definition),
+                "axes": choosing_axes(definition),
                 "solutions": {each.name: {"kind": kind_of(each)} for each in solutions},
                 "points": [[each.sizes, [each.us.get(one.name) for one in solutions]] for each in known],
             }
@@ -230,15 +272,16 @@ def _loss(
     for shape in shapes:
         choice = selector([each for each in shapes if each.sizes != shape.sizes])
         (inside if choice.inside(shape.sizes) else outside).append(_lost(choice, shape))
-    held_out: dict[str, tuple[int, float, int]] = {}
+    held_out: dict[str, HeldOut] = {}
     for origin in [*sorted({each.origin for each in shapes}.difference(SCORED)), FRESH]:
         held = fresh if origin == FRESH else [each for each in shapes if each.origin == origin]
-        sizes = {each.sizes for each in held}
-        known = [each for each in shapes if each.origin != origin and each.sizes not in sizes]
+        known = [each for each in shapes if each.origin != origin]
         if held and known:
             choice = selector(known)
             beyond = sum(not choice.inside(each.sizes) for each in held)
-            held_out[origin] = len(held), sum(_lost(choice, each) for each in held) / len(held), beyond
+            twins = len([each for each in held if each.sizes in {one.sizes for one in known}])
+            losses = [_lost(choice, each) for each in held]
+            held_out[origin] = HeldOut(len(held), sum(losses) / len(losses), beyond, twins)
     return ChoiceLoss(*(len(inside), _mean(inside), max(inside, default=None), len(outside), _mean(outside)), held_out)
 
 

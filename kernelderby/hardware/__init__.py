@@ -3,46 +3,49 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from pathlib import Path
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from kernelderby.store.fields import Capability, Count, Name, Positive, read_toml
+from kernelderby.store.fields import Capability, Count, Name, Positive, convert, read_toml
 
 TRAFFIC_KINDS = ("read", "copy", "fill", "mixed")  # mixed: two reads, one write
 
 
-@dataclass(frozen=True, slots=True)
-class Ceilings:
+class Ceilings(Struct, frozen=True, forbid_unknown_fields=True):
     """What was reached on one GPU of the kind, per second: bytes moved by the best traffic, flops by dtype. date: the
     day of the measurement. Optional, empty where not measured: traffic_bytes_per_second by TRAFFIC_KINDS, bytes read
     and written; empty_kernel_us, the time of a kernel that loads and stores next to nothing: "eager", launched by the
     host, and "graph", replayed."""
 
-    memory_bytes_per_second: float
-    flops_per_second: dict[str, float]
-    source: str
-    date: str
-    traffic_bytes_per_second: dict[str, float] = field(default_factory=dict)
-    empty_kernel_us: dict[str, float] = field(default_factory=dict)
+    memory_bytes_per_second: Positive
+    flops_per_second: dict[Name, Positive]
+    source: Name
+    date: Name
+    traffic_bytes_per_second: dict[Name, Positive] = {}
+    empty_kernel_us: dict[Name, Positive] = {}
+
+    def __post_init__(self) -> None:
+        for name, known in (("traffic_bytes_per_second", TRAFFIC_KINDS), ("empty_kernel_us", ("eager", "graph"))):
+            if unknown := set(getattr(self, name)) - set(known):
+                raise ValueError(f"{name}: {min(unknown)}: none of {', '.join(known)}; mend it")
 
 
-@dataclass(frozen=True, slots=True)
-class Gpu:
+class Gpu(Struct, frozen=True, forbid_unknown_fields=True):
     """One GPU. names: what the driver and torch call it. flops_per_second: by flashinfer-bench's dtype names, dense;
     what no source gives is absent, l2_bytes and compute_capability None. date: the month in which the figures were
     taken from the source."""
 
     id: str
-    names: tuple[str, ...]
-    compute_capability: str | None
-    memory_bytes_per_second: float
-    flops_per_second: dict[str, float]
-    l2_bytes: int | None
-    source: str
-    date: str
+    names: tuple[Name, ...]
+    compute_capability: Capability | None
+    memory_bytes_per_second: Positive
+    flops_per_second: dict[Name, Positive]
+    l2_bytes: Count | None
+    source: Name
+    date: Name
     measured: Ceilings | None = None
 
     def at_ceilings(self) -> Gpu | None:
@@ -57,32 +60,6 @@ class Gpu:
         )
 
 
-class _Rates(Struct, kw_only=True, forbid_unknown_fields=True):
-    memory_bytes_per_second: Positive
-    flops_per_second: dict[Name, Positive]
-    source: Name
-    date: Name
-
-
-class _Measured(_Rates, kw_only=True):
-    traffic_bytes_per_second: dict[Name, Positive] = {}
-    empty_kernel_us: dict[Name, Positive] = {}
-
-    def __post_init__(self) -> None:
-        for name, known in (("traffic_bytes_per_second", TRAFFIC_KINDS), ("empty_kernel_us", ("eager", "graph"))):
-            if unknown := set(getattr(self, name)) - set(known):
-                raise ValueError(f"{name}: {min(unknown)}: none of {', '.join(known)}; mend it")
-
-
-class _File(_Rates, kw_only=True):
-    """gpus/<id>.toml."""
-
-    names: tuple[Name, ...]
-    compute_capability: Capability | None = None
-    l2_bytes: Count | None = None
-    measured: _Measured | None = None
-
-
 @cache
 def gpus() -> dict[str, Gpu]:
     """Every GPU that has a file, by id (the file's name)."""
@@ -91,30 +68,8 @@ def gpus() -> dict[str, Gpu]:
 
 def read_gpu(path: Path) -> Gpu:
     """The GPU of one file. DerbyError for a field that is missing, misspelt or odd."""
-    read = read_toml(path, _File)
-    measured = (
-        None
-        if read.measured is None
-        else Ceilings(
-            read.measured.memory_bytes_per_second,
-            read.measured.flops_per_second,
-            read.measured.source,
-            read.measured.date,
-            read.measured.traffic_bytes_per_second,
-            read.measured.empty_kernel_us,
-        )
-    )
-    return Gpu(
-        path.stem,
-        read.names,
-        read.compute_capability,
-        read.memory_bytes_per_second,
-        read.flops_per_second,
-        read.l2_bytes,
-        read.source,
-        read.date,
-        measured,
-    )
+    unknown = {"compute_capability": None, "l2_bytes": None}
+    return convert(path, {**unknown, **read_toml(path), "id": path.stem}, Gpu)
 
 
 @lru_cache(1024)

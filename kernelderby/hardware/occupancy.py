@@ -1,7 +1,7 @@
-"""How many blocks of a kernel a multiprocessor holds at once, and what limits them.
+"""The number of blocks of a kernel that a multiprocessor of Hopper holds at once, and its limits.
 
-Limits by compute capability and the granularity of registers: CUDA C++ Programming Guide, "Technical Specifications per
-Compute Capability", and NVIDIA's occupancy calculator. A capability that is not listed has no answer, never a guess.
+Limits and the granularity of registers: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability"
+(9.0), and NVIDIA's occupancy calculator.
 """
 
 from __future__ import annotations
@@ -10,25 +10,8 @@ import math
 from dataclasses import dataclass
 
 _WARP, _REGISTERS, _REGISTERS_OF_A_WARP, _SYSTEM_SHARED = 32, 65536, 256, 1024
-
-HOPPER, MULTIPROCESSORS = "9.0", 132  # of an H100 or H200 SXM
-
-
-@dataclass(frozen=True, slots=True)
-class _Multiprocessor:
-    warps: int
-    blocks: int
-    shared_bytes: int
-
-
-_KNOWN = {
-    "8.0": _Multiprocessor(64, 32, 164 << 10),
-    "8.6": _Multiprocessor(48, 16, 100 << 10),
-    "8.9": _Multiprocessor(48, 24, 100 << 10),
-    "9.0": _Multiprocessor(64, 32, 228 << 10),
-    "10.0": _Multiprocessor(64, 32, 228 << 10),
-    "12.0": _Multiprocessor(48, 24, 100 << 10),
-}
+_MOST_WARPS, _MOST_BLOCKS, _SHARED_BYTES = 64, 32, 228 << 10
+MULTIPROCESSORS = 132  # of an H100 or H200 SXM
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,23 +24,22 @@ class Occupancy:
     limit: str
 
 
-def occupancy(capability: str, threads: int, registers: int, shared_bytes: int) -> Occupancy | None:
-    """threads: of a block. registers: of a thread. shared_bytes: of a block, static and dynamic. None for an unknown
-    capability, and for a block that fits none of them."""
-    known = _KNOWN.get(capability)
-    if known is None or threads < 1:
+def occupancy(threads: int, registers: int, shared_bytes: int) -> Occupancy | None:
+    """threads: of a block. registers: of a thread. shared_bytes: of a block, static and dynamic. None for a block that
+    does not fit."""
+    if threads < 1:
         return None
     warps = -(-threads // _WARP)
     of_a_warp = -(-max(registers, 1) * _WARP // _REGISTERS_OF_A_WARP) * _REGISTERS_OF_A_WARP
     limits = {
-        "threads": known.warps // warps,
+        "threads": _MOST_WARPS // warps,
         "registers": _REGISTERS // of_a_warp // warps,
-        "shared memory": known.shared_bytes // (shared_bytes + _SYSTEM_SHARED),
-        "blocks": known.blocks,
+        "shared memory": _SHARED_BYTES // (shared_bytes + _SYSTEM_SHARED),
+        "blocks": _MOST_BLOCKS,
     }
     limit = min(limits, key=lambda name: limits[name])
     blocks = limits[limit]
-    return Occupancy(blocks, blocks * warps / known.warps, limit) if blocks else None
+    return Occupancy(blocks, blocks * warps / _MOST_WARPS, limit) if blocks else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +59,7 @@ class KernelDemand:
     def occupancy(self) -> Occupancy | None:
         if self.threads is None:
             return None
-        return occupancy(HOPPER, self.threads, self.registers, self.shared_bytes)
+        return occupancy(self.threads, self.registers, self.shared_bytes)
 
     @property
     def waves(self) -> float | None:

@@ -1,4 +1,4 @@
-"""The page that people look at: one typed model of what a set says (model, build), and one HTML file that shows it.
+"""The HTML page: one typed model of a set's results (model, build), and one file that shows it.
 
 The page computes nothing: what it shows stands in the model, and the scripts under assets/ place and format it.
 """

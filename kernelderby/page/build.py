@@ -1,4 +1,4 @@
-"""A set on disk -> everything that the page shows of it."""
+"""A set on disk -> all contents of the page."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from pathlib import Path
 from kernelderby import __version__
 from kernelderby.catalog import Catalog, published
 from kernelderby.catalog.groups import groups_of
-from kernelderby.catalog.not_raced import not_raced
+from kernelderby.catalog.templates import not_raced
 from kernelderby.errors import DerbyError, LeftOut
 from kernelderby.page.changes import changes, rows_before
 from kernelderby.page.environments import Environments
-from kernelderby.page.model import FIELDS, KINDS, PageModel, ShownRace
+from kernelderby.page.model.page import FIELDS, KINDS, PageModel
+from kernelderby.page.model.races import ShownRace
 from kernelderby.page.operators import in_order, shown_gpus, shown_operator, shown_solution
 from kernelderby.page.races import Samples, races_of
 from kernelderby.page.recordings import recordings

@@ -1,4 +1,4 @@
-"""What changed since another run: every solution that both sets measured in one way, against itself."""
+"""Changes since another run: every solution that both sets measured in one way, compared with itself."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from msgspec.structs import replace as changed_row
 from kernelderby.catalog import Catalog, Solution, Workload
 from kernelderby.catalog.traces import load_rows
 from kernelderby.errors import DerbyError
-from kernelderby.page.model import ShownChange, ShownChanges
+from kernelderby.page.model.trust import ShownChange, ShownChanges
 from kernelderby.page.text import interval, words
 from kernelderby.rank import rank
-from kernelderby.rank.ranking import inverse
 from kernelderby.roofline import selection
 from kernelderby.roofline.selection import Key
 from kernelderby.rows.measurement import Measurement
@@ -83,7 +82,7 @@ def _change(
     if pair is None:
         return []
     is_slower = pair.first == other  # a pair's ratio is time of the second over time of the first
-    ratio = interval(pair.geomean if is_slower else inverse(pair.geomean))
+    ratio = interval(pair.geomean if is_slower else pair.geomean.inverse())
     assert ratio is not None
     wins, losses = (pair.losses, pair.wins) if is_slower else (pair.wins, pair.losses)
     codes, former_codes = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kernelderby.page.model import ShownKernel, ShownKernels
+from kernelderby.page.model.recordings import ShownKernel, ShownKernels
 from kernelderby.page.text import six, words
 from kernelderby.profile.kernels.summary import KernelRow, Total
 from kernelderby.report.profile.kernels import KernelsOf

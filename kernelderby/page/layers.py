@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kernelderby.page.model import ShownLayerColumn, ShownLayerRow, ShownLayers, ShownModule
+from kernelderby.page.model.recordings import ShownLayerColumn, ShownLayerRow, ShownLayers, ShownModule
 from kernelderby.page.text import six, words
 from kernelderby.profile.layers.map import Line
 from kernelderby.profile.layers.sums import LayerColumn

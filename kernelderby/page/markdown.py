@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from kernelderby.catalog.selection import SCORED
-from kernelderby.page.model import PageModel, ShownFailure, ShownInterval, ShownLead, ShownOrder, ShownRace
+from kernelderby.page.model.page import PageModel
+from kernelderby.page.model.races import ShownInterval, ShownLead, ShownOrder, ShownRace
+from kernelderby.page.model.trust import ShownFailure
 from kernelderby.report import markdown
-from kernelderby.report.model import NOTHING, Column, Report, Table, TableCell
+from kernelderby.report.model import NOTHING, Column, Report, Table, TableCell, cell_of
 from kernelderby.report.numbers import factor, percent
 from kernelderby.store.counts import counted
 
@@ -62,8 +64,8 @@ def _races(races: Iterable[tuple[str, int, ShownRace]]) -> Table:
         ),
         tuple(_race(name, shapes, race, race.orders[race.kind]) for name, shapes, race in races),
         caption="lead: the best library's time on each shape over the best of the first one's author, geomean; "
-        "over: the library that is the best one on most shapes, of how many; S: floor over time of "
-        "the fastest solution on a shape, the median; S fair: the same of what is reachable, geomean (docs/scoring.md)",
+        "over: the library that is fastest on most shapes, and how many were raced; S: floor over time of "
+        "the fastest solution on a shape, the median; S fair: reachable time over time, geomean (docs/scoring.md)",
     )
 
 
@@ -75,8 +77,8 @@ def _race(name: str, shapes: int, race: ShownRace, order: ShownOrder) -> tuple[T
         TableCell(_ratio(lead.ratio)) if lead else NOTHING,
         TableCell(_over(lead)) if lead else NOTHING,
         TableCell(f"{lead.wins} {lead.ties} {lead.losses}") if lead else NOTHING,
-        _share(order.share),
-        _share(order.fair),
+        cell_of(order.share, percent),
+        cell_of(order.fair, percent),
         TableCell(f"{first.passed}/{shapes}", "" if first.passed == shapes else "bad"),
         TableCell(f"{order.kind} ({race.protocol})"),
     )
@@ -142,7 +144,3 @@ def _ratio(ratio: ShownInterval) -> str:
     if ratio.low is None or ratio.high is None:
         return factor(ratio.value, 3)
     return f"{factor(ratio.value, 3)} [{factor(ratio.low, 3)}, {factor(ratio.high, 3)}]"
-
-
-def _share(share: float | None) -> TableCell:
-    return NOTHING if share is None else TableCell(percent(share))

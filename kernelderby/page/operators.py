@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from kernelderby.catalog import Catalog, Definition, Solution, Workload
 from kernelderby.catalog.groups import RowGroup
 from kernelderby.catalog.selection import shortest_labels
 from kernelderby.hardware import Gpu, gpu_id, gpus
-from kernelderby.page.model import ShownGpu, ShownOperator, ShownShape, ShownSolution
+from kernelderby.page.model.operators import ShownGpu, ShownOperator, ShownShape, ShownSolution
 from kernelderby.page.text import six, words
 from kernelderby.roofline.floors import arithmetic_intensity, floors, operator_regime
 from kernelderby.roofline.listing import dtypes_of
@@ -56,10 +56,6 @@ def in_order(workloads: Sequence[Workload]) -> list[Workload]:
     )
 
 
-def _named(sizes: Mapping[str, object]) -> str:
-    return ", ".join(f"{name}={size}" for name, size in sizes.items())
-
-
 def shown_operator(
     catalog: Catalog,
     definition: Definition,
@@ -71,6 +67,7 @@ def shown_operator(
     """workloads: in_order."""
     known = [gpus().get(each.id) for each in shown]
     labels = shortest_labels(workloads)
+    in_place = any(each.in_place for each in catalog.solutions.values() if each.definition == definition.name)
     counted = [arithmetic_intensity(each.cost) for each in workloads if each.cost is not None]
     return ShownOperator(
         words(definition.name),
@@ -79,18 +76,19 @@ def shown_operator(
         dtypes_of(catalog, definition),
         importance,
         operator_regime(counted) if counted else "",
-        tuple(_shape(each, words(labels[each.uuid] or "the only shape"), known) for each in workloads),
+        tuple(_shape(each, words(labels[each.uuid] or "the only shape"), known, in_place) for each in workloads),
         races,
     )
 
 
-def _shape(workload: Workload, label: str, known: Sequence[Gpu | None]) -> ShownShape:
+def _shape(workload: Workload, label: str, known: Sequence[Gpu | None], in_place: bool) -> ShownShape:
+    """in_place: some solution writes into its inputs' memory, so that the floor is of that way."""
     cost = workload.cost
-    found = [floors(cost, gpu) if cost and gpu else None for gpu in known]
+    found = [floors(cost, gpu, in_place) if cost and gpu else None for gpu in known]
     return ShownShape(
         workload.uuid,
         label,
-        words(_named({**workload.axes, **workload.scalars})),
+        words(", ".join(f"{name}={size}" for name, size in (workload.axes | workload.scalars).items())),
         workload.shape_id,
         words(workload.origin or ""),
         words(workload.framework or ""),

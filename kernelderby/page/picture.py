@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from html import escape
 
 from kernelderby.errors import DerbyError
-from kernelderby.page.model import KINDS, PageModel, ShownOperator, ShownOrder, ShownRace
+from kernelderby.page.model.operators import ShownOperator
+from kernelderby.page.model.page import KINDS, PageModel
+from kernelderby.page.model.races import ShownOrder, ShownRace
 from kernelderby.report.numbers import floor_us, percent
 from kernelderby.store.fields import suggestion
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kernelderby.errors import DerbyError
-from kernelderby.page.model import ShownPipeline, ShownStage
+from kernelderby.page.model.recordings import ShownPipeline, ShownStage
 from kernelderby.page.text import six, words
 from kernelderby.profile.stages.walk import BETWEEN, NOT_ITEMISED, Pipeline
 from kernelderby.profile.stages.whatif import SPEEDUPS, amdahl, whatif
@@ -74,8 +74,9 @@ def _column(
     path: Path, solution: str, gpu: str, source: str, column: int, title: str, table: Sequence[tuple[object, ...]]
 ) -> ShownPipeline:
     stages, total, span = [], None, None
-    for number, name, what, *_ in table:
-        cell = _cell(path, number, table, column)
+    for row in table:
+        number, name, what, *_ = row
+        cell = _cell(f"{path}:{number}", str(row[column]).strip() if column < len(row) else "-")
         if cell is None:
             continue
         if what == _TOTAL:
@@ -111,15 +112,11 @@ def _column(
     )
 
 
-def _cell(
-    path: Path, number: object, table: Sequence[tuple[object, ...]], column: int
-) -> tuple[float, float | None] | None:
+def _cell(where: str, text: str) -> tuple[float, float | None] | None:
     """us and share of one cell; None for "-"."""
-    row = next(row for row in table if row[0] == number)
-    text = str(row[column]).strip() if column < len(row) else "-"
     if text in ("-", ""):
         return None
     found = _CELL.fullmatch(text)
     if not found:
-        raise DerbyError(f"{path}:{number}: {text!r} is no time such as 3.18 (1.2%); mend it")
+        raise DerbyError(f"{where}: {text!r} is no time such as 3.18 (1.2%); mend it")
     return float(found[1]), six(float(found[2]) / 100) if found[2] else None

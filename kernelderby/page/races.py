@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import isfinite
 from typing import Any
 
 from kernelderby.catalog import Solution, Workload
 from kernelderby.catalog.selection import by_origin
 from kernelderby.page.environments import Environments, clocks_in_words
-from kernelderby.page.model import (
-    KINDS,
-    ShownCell,
-    ShownLead,
-    ShownOrder,
-    ShownRace,
-    ShownRow,
-    ShownStanding,
-    ShownTime,
-)
+from kernelderby.page.model.page import KINDS
+from kernelderby.page.model.races import ShownCell, ShownLead, ShownOrder, ShownRace, ShownRow, ShownStanding, ShownTime
 from kernelderby.page.operators import flops_per_second
 from kernelderby.page.text import interval, six, words
 from kernelderby.rank import Ranking, Ratio, Summary, rank
@@ -77,7 +70,8 @@ def _races_of_part(
             usual = orders[selection.time_kind(counting, plain=selection.plain_torch(solutions))]
             if usual.order:
                 race = _race(key, usual, orders, workloads, shapes, chosen, key == default, environments)
-                found.append((race, _samples_of(usual, chosen) if has_samples else []))
+                samples = [[_samples(chosen.get((name, row.uuid))) for name in usual.order] for row in usual.rows]
+                found.append((race, samples if has_samples else []))
     return found
 
 
@@ -114,10 +108,6 @@ def _race(
     )
 
 
-def _samples_of(usual: Ranking, chosen: Rows) -> list[list[Samples]]:
-    return [[_samples(chosen.get((name, row.uuid))) for name in usual.order] for row in usual.rows]
-
-
 def _samples(chosen: Chosen | None) -> Samples:
     times = {kind: chosen.measurement.time(kind) for kind in KINDS} if chosen else {}
     return {kind: tuple(time.samples_us) for kind, time in times.items() if time and time.samples_us}
@@ -132,7 +122,8 @@ def _cell(
     if row is None:
         return ShownCell(NOT_MEASURED, times, (), "", "", "", None, None, None, None, None, -1, "")
     eager = cells["eager"]
-    marks = [mark for mark, holds in (("outdated", eager.outdated), ("too good", _is_too_good(cells))) if holds]
+    too_good = any(cell.too_good for cell in cells.values())
+    marks = [mark for mark, holds in (("outdated", eager.outdated), ("too good", too_good)) if holds]
     correct = row.correctness
     return ShownCell(
         eager.status,
@@ -145,18 +136,10 @@ def _cell(
         six(row.wall_us),
         six(selection.empty_kernel_us(row, "graph" if row.time("graph") else "eager")),
         six(min(correct.matched_ratio.values())) if correct and correct.matched_ratio else None,
-        _finite(correct.relative_error_norm) if correct else None,
+        six(correct.relative_error_norm) if correct and isfinite(correct.relative_error_norm) else None,
         environments.place(row),
         clocks_in_words(row),
     )
-
-
-def _is_too_good(cells: Mapping[str, Cell]) -> bool:
-    return any(cell.too_good for cell in cells.values())
-
-
-def _finite(value: float) -> float | None:
-    return six(value) if value - value == 0 else None
 
 
 def _time(cell: Cell | None, ranking: Ranking | None, place: int, workload: Workload) -> ShownTime | None:

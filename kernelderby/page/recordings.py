@@ -1,4 +1,4 @@
-"""The profiles of a set: what lies under profiles/ and reports/profiles/, each shown where it says something."""
+"""The profiles of a set under profiles/ and reports/profiles/, each in the sections that it has data for."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kernelderby.errors import DerbyError
 from kernelderby.hardware import find_gpu
 from kernelderby.page.kernels import shown_kernels
 from kernelderby.page.layers import shown_layers
-from kernelderby.page.model import ShownKernels, ShownLayers, ShownPipeline, ShownStudy, ShownTimeline
+from kernelderby.page.model.recordings import ShownKernels, ShownLayers, ShownPipeline, ShownStudy, ShownTimeline
 from kernelderby.page.pipelines import printed_stages, shown_pipeline
 from kernelderby.page.studies import activity_study, capture_study, comparisons
 from kernelderby.page.timelines import shown_timeline

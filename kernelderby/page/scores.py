@@ -10,7 +10,7 @@ from kernelderby.catalog import Catalog, published
 from kernelderby.catalog.groups import RowGroup
 from kernelderby.errors import DerbyError
 from kernelderby.hardware import gpu_id
-from kernelderby.page.model import ShownScore
+from kernelderby.page.model.operators import ShownScore
 from kernelderby.page.text import six, words
 from kernelderby.rank.by_importance import Contender
 from kernelderby.rank.leads import leads_on_legs
@@ -45,8 +45,8 @@ def protocols(counted: Sequence[RowGroup]) -> dict[str, str]:
     return {gpu: words(selection.choose_group(groups, gpu, None).protocol) for gpu in gpus}
 
 
-def leads(catalog: Catalog, rows: Sequence[Measurement]) -> dict[str, str]:
-    """GPU -> `derby rank --summary sentence`; without those on which no author meets a library."""
+def leads(catalog: Catalog, rows: Sequence[Measurement]) -> dict[str, tuple[str, ...]]:
+    """GPU -> the sentences of `derby rank --summary sentence`; without those on which no author meets a library."""
     try:
         found = leads_on_legs(rows, legs_of(catalog, catalog.definitions, rows), catalog.solutions)
     except DerbyError:
@@ -54,7 +54,7 @@ def leads(catalog: Catalog, rows: Sequence[Measurement]) -> dict[str, str]:
     told: dict[str, list[str]] = {}
     for each in found:  # a leg each: published shapes, shapes of models, fresh ones
         told.setdefault(gpu_id(each.gpu), []).append(sentence(each))
-    return {gpu: words(" ".join(sentences)) for gpu, sentences in told.items()}
+    return {gpu: tuple(map(words, sentences)) for gpu, sentences in told.items()}
 
 
 def _score(gpu: str, protocol: str, each: Contender) -> ShownScore:

@@ -1,5 +1,5 @@
-"""What a profile comes to, as tables: operators with their gain, the GPU's activity with the critical path and memory,
-and what changed between two profiles, step by step."""
+"""The results of a profile as tables: operators with their gain, the GPU's activity with the critical path and
+memory, and the changes between two profiles, step by step."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kernelderby.api.capture import captured
 from kernelderby.api.profile_file import ProfileFile, open_profile_file
 from kernelderby.catalog import Catalog
 from kernelderby.errors import DerbyError
-from kernelderby.page.model import ShownStudy, ShownTable
+from kernelderby.page.model.recordings import ShownStudy, ShownTable
 from kernelderby.page.text import words
 from kernelderby.report.model import Report
 from kernelderby.store.bounds import reading
@@ -27,7 +27,7 @@ def activity_study(catalog: Catalog, opened: ProfileFile) -> ShownStudy:
 
 
 def capture_study(catalog: Catalog, path: Path) -> ShownStudy | None:
-    """None of a profile that tells no shapes, and of the trace of a capture, which explains another one."""
+    """None for a profile without shapes, and for the trace of a graph's capture, which explains another trace."""
     stem, _, rest = path.name.partition(".")
     if stem.endswith(_CAPTURE) or not path.name.endswith(TRACES):
         return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from kernelderby.page.model import ShownInterval
+from kernelderby.page.model.races import ShownInterval
 from kernelderby.report.plain import plain
 from kernelderby.statistics.ratio import Ratio
 

@@ -1,4 +1,4 @@
-"""What ran when: the operations of a recording on lanes, one a stream of a GPU."""
+"""The operations of a recording over time, on lanes: one a stream of a GPU."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import islice
 
-from kernelderby.page.model import ShownLane, ShownTimeline
+from kernelderby.page.model.recordings import ShownLane, ShownTimeline
 from kernelderby.page.text import six, words
 from kernelderby.profile.kernels.attribution import Role, attribute
 from kernelderby.profile.names import short_name
@@ -39,8 +39,8 @@ class _Lane:
 
 
 def shown_timeline(profile: Profile, title: str) -> ShownTimeline | None:
-    """None of a profile that has sums only, or nothing in it. Of more than LISTED operations those in the middle of the
-    recording are shown, and the counts say so."""
+    """None where the profile has sums only, or nothing. Of more than LISTED operations the middle ones are shown, and
+    the counts say so."""
     if not profile.has_events:
         return None
     sums = profile.sums()

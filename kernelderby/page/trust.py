@@ -1,4 +1,4 @@
-"""What can be relied on: what was measured where, what failed or was caught, and what nobody ran."""
+"""The reliability of results: where each was measured, what failed or was caught, what nobody ran."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from kernelderby.catalog import Catalog
 from kernelderby.catalog.groups import RowGroup
-from kernelderby.catalog.not_raced import NotRaced
+from kernelderby.catalog.templates import NotRaced
 from kernelderby.hardware import gpu_id
-from kernelderby.page.model import (
+from kernelderby.page.model.races import ShownRace
+from kernelderby.page.model.trust import (
     ShownFailure,
     ShownGroup,
     ShownMissing,
     ShownNotRaced,
     ShownOutdated,
-    ShownRace,
     ShownTrust,
 )
 from kernelderby.page.operators import needs

@@ -1,4 +1,4 @@
-"""What every GPU of a profile did: busy, idle and why, communication beside computing, how far the host was ahead.
+"""Busy and idle time of every GPU of a profile with causes, communication beside computing, and the host's lead.
 
 A gap is a stretch in which nothing ran on the GPU. Why, by the operation that ended it:
   host late         it was launched after the gap had begun, and no call had waited for the GPU in between
@@ -24,6 +24,7 @@ from kernelderby.profile.kernels.attribution import Role, attribute
 from kernelderby.profile.names import unnumbered
 from kernelderby.profile.spans import ApiSum, LaunchShape, MemoryUse, Profile, Span, SpanKind
 from kernelderby.profile.timeline import gpu_label
+from kernelderby.store.bounds import expect_few
 
 CAUSES = ("host late", "synchronisation", "communication", "dependency", "unknown")
 
@@ -96,6 +97,7 @@ def activity_of(profile: Profile) -> Activity:
         state = places.get(place)
         if state is None:
             state = places[place] = states.setdefault(profile.gpu_of(*place), _Gpu(*place))
+            expect_few(str(profile.path), "GPUs", len(states))
         state.take(span, launch, launched, waits)
         for name in {unnumbered(name) for name in span.ranges}:
             tally = inside[name]
@@ -187,7 +189,6 @@ class _Gpu:
 
     def finished(self, label: str) -> GpuActivity:
         communication, computing = _union(self.communication), _union(self.computing)
-        launch, queue = self._launch(), self._queue()
         return GpuActivity(
             label,
             self.process,
@@ -200,25 +201,24 @@ class _Gpu:
             stretches.length(communication),
             stretches.length(computing),
             stretches.common(communication, computing),
-            *launch,
-            *queue,
+            *self._launched(),
         )
 
-    def _launch(self) -> tuple[float | None, float | None]:
+    def _launched(self) -> tuple[float | None, float | None, float | None, int | None]:
+        """Median and 95th percentile from launch to start; median and most of what had been launched before each
+        launch and not started."""
         if not self.launches:
-            return None, None
-        waited = np.frombuffer(self.starts, np.int64) - np.frombuffer(self.launches, np.int64)
-        return float(np.median(waited)), float(np.percentile(waited, 95))
-
-    def _queue(self) -> tuple[float | None, int | None]:
-        """At each launch: how many had been launched before it and not started."""
-        if not self.launches:
-            return None, None
-        launches = np.sort(np.frombuffer(self.launches, np.int64))
-        starts = np.sort(np.frombuffer(self.starts, np.int64))
-        waiting = np.arange(len(launches)) - np.searchsorted(starts, launches, side="right")
-        waiting = np.maximum(waiting, 0)
-        return float(np.median(waiting)), int(waiting.max())
+            return None, None, None, None
+        launches, starts = np.frombuffer(self.launches, np.int64), np.frombuffer(self.starts, np.int64)
+        waited = starts - launches
+        ahead = np.arange(len(launches)) - np.searchsorted(np.sort(starts), np.sort(launches), side="right")
+        waiting = np.maximum(ahead, 0)
+        return (
+            float(np.median(waited)),
+            float(np.percentile(waited, 95)),
+            float(np.median(waiting)),
+            int(waiting.max()),
+        )
 
 
 _MOVES: dict[str, bool] = {}

@@ -1,4 +1,5 @@
-"""What ncu counted of each kernel: speed of light, units, stalls; of `derby profile run --with ncu` or anybody's."""
+"""ncu's counters of each kernel: speed of light, units, stalls; from `derby profile run --with ncu` or any other
+program."""
 
 from __future__ import annotations
 
@@ -48,6 +49,10 @@ _ALSO = {
     "compute_percent": (f"sm__throughput{_OF_PEAK}", "Compute (SM) Throughput", "SM [%]", "SOL SM"),
     "memory_percent": (f"gpu__compute_memory_throughput{_OF_PEAK}", "Memory Throughput", "Memory [%]", "SOL Memory"),
     "l1_percent": ("l1tex__throughput.avg.pct_of_peak_sustained_active", "L1/TEX Cache Throughput"),
+}
+_NAMES = {
+    name: (*((METRICS[name],) if name in METRICS else ()), *_ALSO.get(name, ()))
+    for name in dict.fromkeys((*METRICS, *_ALSO))
 }
 _SHARED = tuple(f"{kind} Shared Memory Per Block" for kind in ("Static", "Dynamic", "Driver"))
 _STALL = re.compile(
@@ -171,11 +176,11 @@ def read_counters(path: Path) -> Counters:
 
 
 def _says_something(row: KernelCounters) -> bool:
-    return bool(row.stalls) or any(getattr(row, name) is not None for name in (*METRICS, *_ALSO, "flops"))
+    return bool(row.stalls) or any(getattr(row, name) is not None for name in (*_NAMES, "flops"))
 
 
 def _is_read(name: str) -> bool:
-    named = {*METRICS.values(), *_SHARED, *_FLOPS, *(each for names in _ALSO.values() for each in names)}
+    named = {*_SHARED, *_FLOPS, *(each for names in _NAMES.values() for each in names)}
     return name in named or bool(_STALL.match(name))
 
 
@@ -184,10 +189,7 @@ def _kernels(launches: Sequence[CountedLaunch]) -> Iterator[KernelCounters]:
     for launch in launches:
         groups.setdefault((launch.kernel, launch.grid, launch.block), []).append(launch)
     for (kernel, grid, block), group in groups.items():
-        values = {
-            name: _median(group, *((METRICS[name],) if name in METRICS else ()), *_ALSO.get(name, ()))
-            for name in dict.fromkeys((*METRICS, *_ALSO))
-        }
+        values = {name: _median(group, *names) for name, names in _NAMES.items()}
         parts = [each for each in (_median(group, name) for name in _SHARED) if each is not None]
         if values["shared_bytes"] is None and parts:
             values["shared_bytes"] = sum(parts)

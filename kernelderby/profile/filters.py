@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kernelderby.errors import DerbyError
-from kernelderby.profile.names import fits
-from kernelderby.profile.operators import CapturedGraph, Issued
-from kernelderby.profile.spans import ApiSum, KernelSum, Launched, MemoryUse, Profile, RangeInstance, Span, sum_spans
+from kernelderby.profile.names import expression, fits
+from kernelderby.profile.operators import Issued
+from kernelderby.profile.spans import KernelSum, Launched, Profile, RangeInstance, Span, sum_spans
 
 _TIME = re.compile(r"\s*(?P<number>\d+(?:\.\d+)?|\.\d+)\s*(?P<unit>ns|us|ms|s)?\s*")
 _OPEN = 1 << 62  # ns; the end of a window that has none
@@ -42,9 +42,8 @@ class Selection:
             parts.append(f"{_told(start)} to {_told(end)}" if end < _OPEN else f"from {_told(start)} on")
         if self.range:
             parts.append(f"ranges {self.range.pattern}")
-        for name in ("device", "process", "stream"):
-            if getattr(self, name) is not None:
-                parts.append(f"{'GPU' if name == 'device' else name} {getattr(self, name)}")
+        places = ("GPU", self.device), ("process", self.process), ("stream", self.stream)
+        parts += [f"{name} {number}" for name, number in places if number is not None]
         if self.repetitions:
             first, last = self.repetitions
             parts.append(f"repetition {first}" if first == last else f"repetitions {first} to {last}")
@@ -62,23 +61,16 @@ def make_selection(
     """From words: "1.5s:2s", "3" or "3-7". DerbyError: a word is wrong, or a repetition without ranges."""
     if repetition is not None and within is None:
         raise DerbyError("--repetition: of which ranges? add --range REGEX")
+    if within == "":
+        raise DerbyError("--range: is empty; write an expression of the ranges' names, .* for any")
     return Selection(
         _window(window) if window is not None else None,
-        _expression(within) if within is not None else None,
+        expression("--range", within) if within is not None else None,
         device,
         process,
         stream,
         _repetitions(repetition) if repetition is not None else None,
     )
-
-
-def _expression(text: str) -> re.Pattern[str]:
-    if not text:
-        raise DerbyError("--range: is empty; write an expression of the ranges' names, .* for any")
-    try:
-        return re.compile(text)
-    except re.error as error:
-        raise DerbyError(f"--range: {text!r} is no regular expression ({error}); mend it") from None
 
 
 def _window(text: str) -> tuple[int, int]:
@@ -108,6 +100,9 @@ def _repetitions(text: str) -> tuple[int, int]:
     return first, last
 
 
+_OF_THE_WHOLE = ("api_sums", "captured_graphs", "gpu_of", "memory", "range_instances", "waits")
+
+
 class SelectedProfile(Profile):
     """The operations of another profile that a selection takes. Calls on the host have no place in it: api_sums() is
     of the whole profile, and `warnings` says so."""
@@ -132,6 +127,8 @@ class SelectedProfile(Profile):
             self.rest = replace(selection, window=None, device=None, process=None, stream=None)
             if self.rest.is_all and (timelines := getattr(pushed, "timelines", None)):
                 self.timelines = timelines  # computed without spans
+        for name in _OF_THE_WHOLE:
+            setattr(self, name, getattr(self.profile, name))
         self.warnings.append(f"only {selection}; calls on the host are those of the whole profile")
 
     def spans(self) -> Iterator[Span]:
@@ -150,34 +147,16 @@ class SelectedProfile(Profile):
         chosen: Iterator[Any] = self._selected(tagged)
         return (issued for _, _, issued in chosen)
 
-    def captured_graphs(self) -> list[CapturedGraph]:
-        return self.profile.captured_graphs()
-
     def sums(self) -> list[KernelSum]:
         sums = self.profile.sums() if self.rest.is_all else sum_spans(self.spans())
         if not sums:
             raise DerbyError(f"{self.path}: nothing in it is {self.selection}; {self._what_there_is()}")
         return sums
 
-    def api_sums(self) -> list[ApiSum]:
-        return self.profile.api_sums()
-
     def modules(self) -> list[tuple[str, ...]]:
         paths = self.profile.modules()
         both = zip(self.profile.launched(), paths, strict=True) if paths else ()
         return [each[3] for each in self._selected((*launched, path) for launched, path in both)]
-
-    def range_instances(self, pattern: re.Pattern[str] | None = None) -> list[RangeInstance]:
-        return self.profile.range_instances(pattern)
-
-    def memory(self) -> list[MemoryUse]:
-        return self.profile.memory()
-
-    def waits(self) -> list[tuple[int, int, int]]:
-        return self.profile.waits()
-
-    def gpu_of(self, process: int, device: int) -> str:
-        return self.profile.gpu_of(process, device)
 
     @property
     def unlinked_launches(self) -> int:
@@ -189,16 +168,14 @@ class SelectedProfile(Profile):
         counter = None
         if chosen.repetitions and chosen.range:
             counter = _Repetitions(self.profile.range_instances(chosen.range))
+        wanted = ((name, getattr(chosen, name)) for name in ("device", "process", "stream"))
+        places = [(name, number) for name, number in wanted if number is not None]
         for each in launched:
             span, launch = each[:2]
             origin = span.start_ns if origin is None else origin
             if chosen.window and not chosen.window[0] <= span.start_ns - origin < chosen.window[1]:
                 continue
-            if chosen.device is not None and span.device != chosen.device:
-                continue
-            if chosen.process is not None and span.process != chosen.process:
-                continue
-            if chosen.stream is not None and span.stream != chosen.stream:
+            if any(getattr(span, name) != number for name, number in places):
                 continue
             if chosen.range and not any(fits(chosen.range, name) for name in span.ranges):
                 continue
@@ -209,17 +186,15 @@ class SelectedProfile(Profile):
             yield each
 
     def _what_there_is(self) -> str:
-        found: dict[str, set[int]] = defaultdict(set)
+        places: set[tuple[int, int, int]] = set()
         first = last = None
         for span in self.whole.spans():
-            first = span.start_ns if first is None else first
-            last = max(last or 0, span.start_ns)
-            found["GPUs"].add(span.device)
-            found["processes"].add(span.process)
-            found["streams"].add(span.stream)
+            first, last = span.start_ns if first is None else first, span.start_ns
+            places.add((span.device, span.process, span.stream))
         if first is None or last is None:
             return "it has no GPU work at all"
-        listed = "; ".join(f"{name} {', '.join(map(str, sorted(values)[:12]))}" for name, values in found.items())
+        numbers = zip(("GPUs", "processes", "streams"), map(set, zip(*places, strict=True)), strict=True)
+        listed = "; ".join(f"{name} {', '.join(map(str, sorted(values)[:12]))}" for name, values in numbers)
         return f"there are {listed}, over {(last - first) / 1e6:.1f} ms"
 
 

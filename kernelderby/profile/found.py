@@ -1,4 +1,4 @@
-"""The profiles of a set: what lies under profiles/ and reports/profiles/, and whose it is."""
+"""The profiles of a set under profiles/ and reports/profiles/, and their solutions."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 
+from kernelderby.errors import DerbyError
 from kernelderby.store.demangle import outline
 
 SHORT = 64  # characters of a short name: half of a page, the columns beside it need the rest
@@ -133,6 +134,14 @@ def unnumbered(range_name: str) -> str:
 def fits(pattern: re.Pattern[str], range_name: str) -> bool:
     """Whether a range is meant, by its own name or by the one that tables show."""
     return bool(pattern.search(range_name) or (", " in range_name and pattern.search(unnumbered(range_name))))
+
+
+def expression(option: str, text: str) -> re.Pattern[str]:
+    """DerbyError, which names the option, for what is no regular expression."""
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise DerbyError(f"{option}: {text!r} is no regular expression ({error}); mend it") from None
 
 
 def short_name(name: str) -> str:

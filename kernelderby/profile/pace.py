@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import statistics
 from bisect import bisect_right
 from collections import defaultdict
@@ -10,8 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kernelderby.errors import DerbyError
-from kernelderby.profile.names import unnumbered
-from kernelderby.profile.spans import Profile, RangeInstance
+from kernelderby.profile.names import expression
+from kernelderby.profile.spans import Profile, RangeInstance, outermost
 
 # Out of line: further from the median than FAR deviations (the median's own, 1.4826 MAD) and than a tenth of it.
 FAR, AT_LEAST = 3.0, 0.10
@@ -70,19 +69,14 @@ class _Running:
             self.end = end
 
 
-def pace_of(profile: Profile, expression: str) -> Pace:
-    """expression: of the ranges, searched in their names. DerbyError: none fits, or the profile has sums only."""
-    try:
-        pattern = re.compile(expression)
-    except re.error as error:
-        raise DerbyError(f"--within: {expression!r} is no regular expression ({error}); mend it") from None
+def pace_of(profile: Profile, within: str) -> Pace:
+    """within: expression of the ranges' names. DerbyError: none fits, or the profile has sums only."""
+    pattern = expression("--within", within)
     if not profile.has_events:
         profile.spans()  # says what is missing
-    found = _outermost(profile.range_instances(pattern))
+    found = outermost(profile.range_instances(pattern), lambda each: each)
     if not found:
-        names = sorted({unnumbered(each.name) for each in profile.range_instances()})
-        there = f"there are {', '.join(names[:8])}" if names else "the profile has no ranges"
-        raise DerbyError(f"{profile.path}: no range fits '{expression}'; {there}; name one with --within REGEX")
+        raise DerbyError(f"{profile.no_range(within)}; name one with --within REGEX")
     by_process: dict[int, list[RangeInstance]] = defaultdict(list)
     for each in found:
         by_process[each.process].append(each)
@@ -99,18 +93,7 @@ def pace_of(profile: Profile, expression: str) -> Pace:
     rows: list[Repetition] = []
     for process, ranges in sorted(by_process.items()):
         rows += _judged([_row(each, number, tallies[process], ranges, origin) for number, each in enumerate(ranges)])
-    return Pace(profile.path, profile.gpu, expression, tuple(rows), tuple(dict.fromkeys(profile.warnings)))
-
-
-def _outermost(found: list[RangeInstance]) -> list[RangeInstance]:
-    """Without those that lie in another that fits too."""
-    kept: list[RangeInstance] = []
-    ends: dict[int, int] = {}
-    for each in sorted(found, key=lambda one: (one.start_ns, -one.end_ns)):
-        if each.start_ns >= ends.get(each.process, each.start_ns):
-            kept.append(each)
-            ends[each.process] = each.end_ns
-    return kept
+    return Pace(profile.path, profile.gpu, within, tuple(rows), tuple(dict.fromkeys(profile.warnings)))
 
 
 def _row(

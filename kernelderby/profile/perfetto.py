@@ -10,12 +10,8 @@ from kernelderby.profile.names import short_name
 from kernelderby.profile.spans import Profile, Span, SpanKind
 from kernelderby.profile.steps.find import steps_of
 
-_STEPS, _STREAMS, _ROLES, _LIBRARIES = (
-    1,
-    1_000,
-    1_000_000,
-    2_000_000,
-)  # thread numbers, so that tracks lie in this order
+# Thread numbers, so that tracks lie in this order.
+_STEPS, _STREAMS, _ROLES, _LIBRARIES = 1, 1_000, 1_000_000, 2_000_000
 
 
 def trace_events(profile: Profile) -> Iterator[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""What every profile source gives: spans of GPU work in order, or only their sums.
+"""The data of every profile source: spans of GPU work in order, or only their sums.
 
 An export with events (nsys SQLite, Kineto) can be walked span by span and is never loaded whole; a summary (nsys stats,
 a copied table) has one row a kernel name. Verbs that need order say so when only sums are there.
@@ -10,11 +10,13 @@ import re
 import statistics
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import TypeVar
 
+from kernelderby.profile.names import unnumbered
 from kernelderby.profile.operators import CapturedGraph, Issued, RangeCalls
 
 
@@ -79,6 +81,22 @@ class RangeInstance:
     start_ns: int
     end_ns: int
     name: str
+
+
+T = TypeVar("T")
+
+
+def outermost(found: Iterable[T], range_of: Callable[[T], RangeInstance]) -> list[T]:
+    """By process and time, without those whose range lies in another one's."""
+    kept: list[T] = []
+    ends: dict[int, int] = {}
+    ordered = sorted(found, key=lambda one: (range_of(one).process, range_of(one).start_ns, -range_of(one).end_ns))
+    for one in ordered:
+        each = range_of(one)
+        if each.start_ns >= ends.get(each.process, each.start_ns):
+            kept.append(one)
+            ends[each.process] = each.end_ns
+    return kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +194,12 @@ class Profile(ABC):
         """The ranges on the host whose name fits, by start; those that nobody closed are left out."""
         return []
 
+    def no_range(self, within: str) -> str:
+        """For the error where an expression fits no range."""
+        names = sorted({unnumbered(each.name) for each in self.range_instances()})
+        there = f"there are {', '.join(names[:8])}" if names else "the profile has no ranges"
+        return f"{self.path}: no range fits '{within}'; {there}"
+
     def modules(self) -> list[tuple[str, ...]]:
         """Of each span in order the nn.Modules around its launch, "nn.Module: Linear_3", outermost first; empty where
         the profile has none."""
@@ -202,8 +226,12 @@ class Profile(ABC):
     def warn_unlinked(self, count: int) -> None:
         """Once: kernels whose launch is missing cannot be placed in the ranges around it."""
         told = "kernels have" if count != 1 else "kernel has"
-        warning = f"{count:,} {told} no launch in the file, so it is not known in which ranges they ran"
-        if count and warning not in self.warnings:
+        if count:
+            self.warn(f"{count:,} {told} no launch in the file, so it is not known in which ranges they ran")
+
+    def warn(self, warning: str) -> None:
+        """Once."""
+        if warning not in self.warnings:
             self.warnings.append(warning)
 
     @property

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from kernelderby.profile.spans import Profile, Span
+from kernelderby.store.bounds import expect_few
 
 # A kernel launch costs the host 2 to 4 us, and a kernel that already waits in the stream starts within 1 to 2 us of the
 # end of the one before: the GPU idle for more than 5 us means that the host came too late.
@@ -52,14 +51,49 @@ def timelines_of(profile: Profile) -> tuple[Timeline, ...]:
     if own is not None:
         found: tuple[Timeline, ...] = own()
         return found
-    builder = TimelineBuilder(profile.gpu_of)
+    builder = TimelineBuilder(profile)
     for span in profile.spans():
         builder.take(span)
     return builder.timelines()
 
 
-def timeline_of(starts: np.ndarray, ends: np.ndarray, process: int, device: int, label: str) -> Timeline:
-    """Of one GPU's operations in order of start."""
+class TimelineBuilder:
+    """Takes spans in order of start, and keeps 16 bytes of each."""
+
+    def __init__(self, profile: Profile) -> None:
+        self._profile = profile
+        self._times: dict[tuple[int, int], array[int]] = {}
+
+    def take(self, span: Span) -> None:
+        times = self._times.get((span.process, span.device))
+        if times is None:
+            times = self._times[span.process, span.device] = array("q")
+        times.append(span.start_ns)
+        times.append(span.end_ns)
+
+    def timelines(self) -> tuple[Timeline, ...]:
+        times = {place: np.frombuffer(own, np.int64).reshape(-1, 2) for place, own in self._times.items()}
+        return timelines_from(times, self._profile)
+
+
+def timelines_from(times: dict[tuple[int, int], np.ndarray], profile: Profile) -> tuple[Timeline, ...]:
+    """One a GPU, by its first process and number in it. times: process and number -> [operations, 2], start and end.
+
+    A GPU is what Profile.gpu_of says is one: every rank of a job may call its own GPU 0.
+    """
+    gpus: dict[str, list[tuple[int, int]]] = {}
+    for place in times:
+        gpus.setdefault(profile.gpu_of(*place), []).append(place)
+        expect_few(str(profile.path), "GPUs", len(gpus))
+    several = len({places[0][0] for places in gpus.values()}) > 1
+    return tuple(
+        _timeline(np.concatenate([times[place] for place in places]), *places[0], gpu_label(*places[0], several))
+        for places in sorted(gpus.values())
+    )
+
+
+def _timeline(times: np.ndarray, process: int, device: int, label: str) -> Timeline:
+    starts, ends = times[np.argsort(times[:, 0], kind="stable")].T
     frontier = np.maximum.accumulate(ends)
     gaps = starts[1:] - frontier[:-1]
     gaps = gaps[gaps > 0]
@@ -72,7 +106,7 @@ def timeline_of(starts: np.ndarray, ends: np.ndarray, process: int, device: int,
         int((ends - starts).sum()),
         len(gaps),
         float(np.median(gaps)) if len(gaps) else 0.0,
-        int(gaps.max()) if len(gaps) else 0,
+        int(gaps.max(initial=0)),
         len(late),
         int(late.sum()),
         len(pauses),
@@ -82,75 +116,6 @@ def timeline_of(starts: np.ndarray, ends: np.ndarray, process: int, device: int,
     )
 
 
-class TimelineBuilder:
-    """Takes spans in order of start. Eight bytes a gap are kept, for the median; nothing else grows.
-
-    gpu_of: which GPU a process means by a number (Profile.gpu_of). Every rank of a job may call its own GPU 0.
-    """
-
-    def __init__(self, gpu_of: Callable[[int, int], str] = lambda process, device: f"{process}:{device}") -> None:
-        self._gpu_of = gpu_of
-        self._places: dict[tuple[int, int], list[Any]] = {}
-        self._gpus: dict[str, list[Any]] = {}  # -> [first start, end so far, busy, sum, gaps, process, device]
-
-    def take(self, span: Span) -> None:
-        start, end = span.start_ns, span.end_ns
-        place = span.process, span.device
-        state = self._places.get(place)
-        if state is None:
-            gpu = self._gpu_of(*place)
-            state = self._gpus.get(gpu)
-            if state is None:
-                self._places[place] = self._gpus[gpu] = [start, end, end - start, end - start, array("q"), *place]
-                return
-            self._places[place] = state
-        state[3] += end - start
-        if start > state[1]:
-            state[4].append(start - state[1])
-            state[2] += end - start
-            state[1] = end
-        elif end > state[1]:
-            state[2] += end - state[1]
-            state[1] = end
-
-    def timelines(self) -> tuple[Timeline, ...]:
-        """One a GPU, by process and device number."""
-        several = len({state[5] for state in self._gpus.values()}) > 1
-        return tuple(
-            Timeline(
-                device,
-                end - first,
-                busy,
-                total,
-                len(gaps),
-                _median(gaps),
-                max(gaps, default=0),
-                *_long(gaps),
-                process,
-                gpu_label(process, device, several),
-            )
-            for first, end, busy, total, gaps, process, device in sorted(
-                self._gpus.values(), key=lambda state: (state[5], state[6])
-            )
-        )
-
-
 def gpu_label(process: int, device: int, several: bool) -> str:
     """several: whether more than one process used GPUs."""
     return f"{device} of process {process}" if several else str(device)
-
-
-def _median(values: array[int]) -> float:
-    """As statistics.median; sorting an array of numbers as one list keeps two million of them under a second."""
-    if not values:
-        return 0.0
-    ordered = sorted(values)
-    middle = len(ordered) // 2
-    return float(ordered[middle]) if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
-
-
-def _long(gaps: array[int]) -> tuple[int, int, int, int]:
-    """Number and total of the late gaps and of the pauses."""
-    late = [gap for gap in gaps if LATE_NS < gap <= PAUSE_NS]
-    pauses = [gap for gap in gaps if gap > PAUSE_NS]
-    return len(late), sum(late), len(pauses), sum(pauses)

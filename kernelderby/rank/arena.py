@@ -10,31 +10,36 @@ from kernelderby.catalog import Solution, Workload
 from kernelderby.hardware import Gpu
 from kernelderby.rank.order import Times
 from kernelderby.roofline import selection
-from kernelderby.roofline.floors import fair_floor_us, floors
+from kernelderby.roofline.floors import Floors, fair_floor_us, floors
 from kernelderby.roofline.selection import Chosen
 from kernelderby.rows.measurement import Measurement, Status
-from kernelderby.rows.row import JUDGE_WITHOUT_MEMORY
 
 
 @dataclass(frozen=True, slots=True)
 class Arena:
     """chosen: (solution, uuid) -> the row that counts. times: by `kind`; they and the eager ones are of passed rows,
-    every solution with a row is there. floors: uuid -> floor in us and regime, empty when unknown. in_place:
-    solutions that write into their inputs' memory. asked: solution -> the workloads (uuids) that it has to have passed
-    to be complete: those that another author than the baseline's passed, where they are at least half of all (otherwise
-    all), and those that it failed itself."""
+    every solution with a row is there. in_place: solutions that write into their inputs' memory. asked: solution -> the
+    workloads (uuids) that it has to have passed to be complete: those that another author than the baseline's passed
+    (all, where there are none), and those that it failed itself."""
 
     workloads: tuple[Workload, ...]
     importance: dict[str, float]
     chosen: dict[tuple[str, str], Chosen]
     times: Times
-    floors: dict[str, tuple[float, str]]
     gpu: Gpu | None
     kind: str
     eager: Times
     in_place: frozenset[str]
     asked: dict[str, frozenset[str]]
+    _floors: dict[tuple[str, bool], Floors | None] = field(default_factory=dict)
     _fair: dict[tuple[str, float | None, bool], float | None] = field(default_factory=dict)
+
+    def floors(self, workload: Workload, solution: str | None) -> Floors | None:
+        """Of a solution's way to write its outputs; of the definition's own for None. None where unknown."""
+        key = workload.uuid, solution in self.in_place
+        if key not in self._floors:
+            self._floors[key] = floors(workload.cost, self.gpu, key[1]) if workload.cost and self.gpu else None
+        return self._floors[key]
 
     def fair_floor_us(self, workload: Workload, empty_kernel_us: float | None, in_place: bool) -> float | None:
         """See floors.fair_floor_us; worked out once a workload and session."""
@@ -66,14 +71,9 @@ def arena_of(
             latency_us = selection.latency_us(each.measurement, wanted)
             if latency_us is not None:
                 own[solution][uuid] = latency_us
-    floor = {}
-    for workload in workloads:
-        found = floors(workload.cost, gpu) if gpu is not None and workload.cost is not None else None
-        if found is not None:
-            floor[workload.uuid] = (found.floor_us, found.regime)
     in_place = frozenset(name for name, solution in contenders.items() if solution.in_place)
     asked = _asked(chosen, plain, known, times)
-    return Arena(tuple(workloads), importance, chosen, times, floor, gpu, kind, eager, in_place, asked)
+    return Arena(tuple(workloads), importance, chosen, times, gpu, kind, eager, in_place, asked)
 
 
 def _asked(
@@ -83,9 +83,9 @@ def _asked(
     for (solution, uuid), each in chosen.items():
         row = each.measurement
         if row.status is not Status.PASSED:
-            if not row.message.startswith(JUDGE_WITHOUT_MEMORY):
+            if not row.is_unjudged:
                 failed[solution].add(uuid)
         elif solution not in plain:
             passed.add(uuid)
-    raced = passed if 2 * len(passed) >= len(known) else set(known)
+    raced = passed or set(known)
     return {solution: frozenset(raced | failed[solution]) for solution in solutions}

@@ -1,4 +1,5 @@
-"""What bounds one solution on one workload: its time beside the floors, part by part, and what each part could save."""
+"""The limits of one solution on one workload: its time beside the floors, part by part, and the possible saving of
+each part."""
 
 from __future__ import annotations
 
@@ -94,16 +95,17 @@ def explained(
     kind = "graph" if row is None or row.time("graph") else "eager"
     parts = parts_of(row, kind) if row else None
     empty = empty_kernel_us(row, kind) if row else (gpu.measured.empty_kernel_us.get(kind) if gpu.measured else None)
-    at_peaks = floors(workload.cost, gpu) if workload.cost else None
+    in_place = bool(solution.in_place)
+    at_peaks = floors(workload.cost, gpu, in_place) if workload.cost else None
     reached = gpu.at_ceilings()
     found = Explanation(
         solution,
         workload,
         gpu,
         at_peaks,
-        floors(workload.cost, reached) if reached and workload.cost else None,
+        floors(workload.cost, reached, in_place) if reached and workload.cost else None,
         empty,
-        fair_floor_us(gpu, workload.cost, empty, bool(solution.in_place)) or (at_peaks.floor_us if at_peaks else None),
+        fair_floor_us(gpu, workload.cost, empty, in_place) or (at_peaks.floor_us if at_peaks else None),
         parts,
         share_of_floor(at_peaks.floor_us, parts.total) if at_peaks and parts else None,
         _rival(parts, [each for each in (parts_of(row, kind) for row in rivals) if each]),

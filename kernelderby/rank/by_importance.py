@@ -155,7 +155,7 @@ def _share(times: Mapping[str, Reached], workloads: Sequence[Workload], gpu: Gpu
     """S of every shape that has a time, a cost and a peak for each dtype in it."""
     return operator_share(
         [
-            share_on(gpu, workload.cost, times[workload.uuid].latency_us) if workload.uuid in times else None
+            share_on(gpu, workload.cost, time.latency_us, time.in_place) if (time := times.get(workload.uuid)) else None
             for workload in workloads
         ]
     )

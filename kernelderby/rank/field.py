@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from kernelderby.catalog import Solution
 from kernelderby.catalog.libraries import UNKNOWN, library_of, oldest
-from kernelderby.catalog.not_raced import NotRaced
+from kernelderby.catalog.templates import NotRaced
 from kernelderby.roofline import selection
 from kernelderby.roofline.selection import Chosen, Group
 from kernelderby.rows.measurement import Measurement, Status
@@ -17,10 +17,10 @@ from kernelderby.store.counts import counted
 
 @dataclass(frozen=True, slots=True)
 class Raced:
-    """A library at one operator. library: its import name. solutions: those that call it. version: the oldest one
-    behind the rows that count, "unknown" where one does not say it, None without rows of present code. here: the
-    version that is installed, or that a constraints file gives, None where neither does. passed: workloads with a time
-    of present code, of workloads. outdated: rows of former code. measured_from, measured_to: days."""
+    """A library at one operator. library: the author of its solutions, as in a lead. version: the oldest one behind the
+    rows that count, "unknown" where one does not say it, None without rows of present code. here: the version that is
+    installed, or that a constraints file gives, None where neither does. passed: workloads with a time of present code,
+    of workloads. outdated: rows of former code. measured_from, measured_to: days."""
 
     definition: str
     library: str
@@ -53,8 +53,10 @@ class Field:
 
     def at_least(self, libraries: int, raced: bool) -> float:
         """Percent of the survey's GPU time that has so many libraries, each with a solution, or raced: with a time of
-        present code on any shape."""
-        count: Counter[str] = Counter(each.definition for each in self.raced if each.passed > 0 or not raced)
+        present code on half of the shapes or more."""
+        count: Counter[str] = Counter(
+            each.definition for each in self.raced if not raced or 0 < each.workloads <= 2 * each.passed
+        )
         share = sum(of for name, of in self.importance.items() if count[name] >= libraries)
         return 100 * share / (sum(self.importance.values()) or 1.0)
 
@@ -82,13 +84,14 @@ def field(
     raced: list[Raced] = []
     without: list[str] = []
     for name in order:
-        of_library: dict[str, list[str]] = {}
+        of_library: dict[tuple[str, str], list[str]] = {}
         for solution in sorted(solutions.values(), key=lambda each: each.name):
-            library = library_of(solution)
-            if solution.definition == name and library and solution.author != selection.BASELINE_AUTHOR:
-                of_library.setdefault(library, []).append(solution.name)
+            module = library_of(solution)
+            if solution.definition == name and module and solution.author != selection.BASELINE_AUTHOR:
+                of_library.setdefault((solution.author, module), []).append(solution.name)
         raced += [
-            _raced(name, library, own, workloads[name], chosen, here) for library, own in sorted(of_library.items())
+            _raced(name, library, module, own, workloads[name], chosen, here)
+            for (library, module), own in sorted(of_library.items())
         ]
         if not of_library:
             without.append(name)
@@ -105,6 +108,7 @@ def field(
 def _raced(
     definition: str,
     library: str,
+    module: str,
     names: Sequence[str],
     uuids: Sequence[str],
     chosen: Mapping[tuple[str, str], Chosen],
@@ -117,8 +121,8 @@ def _raced(
         definition,
         library,
         tuple(names),
-        oldest(version_of(row, library) for row in passed) if passed else None,
-        here.get(library),
+        oldest(version_of(row, module) for row in passed) if passed else None,
+        here.get(module),
         len({row.uuid for row in passed}),
         len(uuids),
         sum(each.outdated for each in rows),
@@ -127,7 +131,7 @@ def _raced(
     )
 
 
-def version_of(row: Measurement, library: str) -> str:
-    """The library's version that a row says, else "unknown"."""
+def version_of(row: Measurement, module: str) -> str:
+    """The version of a library (its import name) that a row says, else "unknown"."""
     versions = row.environment.get("libs") or {}
-    return str(versions.get(library) or UNKNOWN)
+    return str(versions.get(module) or UNKNOWN)

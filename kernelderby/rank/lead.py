@@ -7,7 +7,7 @@ workload, so nobody is put ahead by a workload that one library cannot run.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,8 +24,8 @@ Best = Mapping[str, Mapping[str, Measurement]]  # uuid -> author -> the row of t
 class Lead:
     """ratio: geomean over the workloads of the best library's time over the author's best; without an interval over
     several operators. least, most: of one workload. wins, ties, losses: by each workload's 95 % interval. unpaired:
-    ratios whose two rows did not take turns in one session. libraries: author -> workloads on which it is the best
-    library, most first."""
+    ratios whose two rows did not take turns in one session. libraries: author -> workloads on which it is the best one,
+    most first; those that were raced: with a time on half of the workloads, or the best time on any."""
 
     workloads: int
     wins: int
@@ -45,6 +45,7 @@ def lead_of(author: str, best: Best, kind: str, weights: Mapping[str, float] | N
     deviations, logs, total, freedom = np.zeros(0), 0.0, 0.0, 0
     ratios: list[Ratio] = []
     libraries: Counter[str] = Counter()
+    timed: Counter[str] = Counter()
     for uuid, rows in best.items():
         who = best_library(author, rows, kind)
         if who is None or author not in rows:
@@ -55,6 +56,7 @@ def lead_of(author: str, best: Best, kind: str, weights: Mapping[str, float] | N
         ratios.append(_interval(value, found.values, int(found.freedom[0]), bool(found.paired[0])))
         logs, total, freedom = logs + weight * float(np.log(value)), total + weight, freedom + int(found.freedom[0])
         libraries[who] += 1
+        timed.update(_libraries(author, rows))
     if not ratios:
         return None
     is_known = all(each.low is not None for each in ratios)
@@ -69,14 +71,28 @@ def lead_of(author: str, best: Best, kind: str, weights: Mapping[str, float] | N
         ratio=_interval(geomean, deviations / total, freedom, is_paired) if is_known else Ratio(geomean),
         least=min(each.value for each in ratios),
         most=max(each.value for each in ratios),
-        libraries=dict(libraries.most_common()),
+        libraries=dict(libraries.most_common())
+        | {who: libraries[who] for who in sorted(timed) if 2 * timed[who] >= len(ratios)},
     )
 
 
 def best_library(author: str, rows: Mapping[str, Measurement], kind: str) -> str | None:
     """The author of the shortest time among the libraries; by name where two are equal."""
-    libraries = sorted(each for each in rows if each not in (author, BASELINE_AUTHOR))
-    return min(libraries, key=lambda each: _us(rows[each], kind), default=None)
+    return min(_libraries(author, rows), key=lambda each: _us(rows[each], kind), default=None)
+
+
+def of_present_code(
+    author: str, rows: Mapping[str, Measurement], kind: str, former: Set[str | None]
+) -> dict[str, Measurement]:
+    """The rows of one workload without those of former code (former: authors); none at all where the author's or the
+    best library's is one of them, so that nobody leads by a rival's absence."""
+    if not former.isdisjoint((author, best_library(author, rows, kind))):
+        return {}
+    return {who: row for who, row in rows.items() if who not in former}
+
+
+def _libraries(author: str, rows: Mapping[str, Measurement]) -> list[str]:
+    return sorted(each for each in rows if each not in (author, BASELINE_AUTHOR))
 
 
 def _us(row: Measurement, kind: str) -> float:

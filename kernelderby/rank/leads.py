@@ -11,10 +11,10 @@ from kernelderby.catalog.libraries import library_of, oldest
 from kernelderby.catalog.selection import LEGS
 from kernelderby.errors import DerbyError
 from kernelderby.rank.field import version_of
-from kernelderby.rank.lead import Lead, best_library, lead_of
+from kernelderby.rank.lead import Lead, best_library, lead_of, of_present_code
 from kernelderby.roofline import selection
 from kernelderby.roofline.recorded import Reached, Recorded, recorded
-from kernelderby.rows.measurement import Measurement
+from kernelderby.rows.measurement import Measurement, Status
 from kernelderby.statistics.means import geometric_mean
 from kernelderby.statistics.ratio import Ratio
 from kernelderby.store.fields import suggestion
@@ -26,12 +26,14 @@ _Best = Mapping[str, Mapping[str, Reached]]  # uuid -> author
 @dataclass(frozen=True, slots=True)
 class OperatorLead:
     """kinds: graph and eager, where any shape has both times, none of them of former code. of_shapes: workloads that
-    count. outdated: those that are left out since a time of the author or of its best library is of former code."""
+    count. outdated: those that are left out since a time of the author or of its best library is of former code.
+    failed: library -> workloads on which each of its solutions that ran failed."""
 
     definition: str
     of_shapes: int
     kinds: dict[str, Lead]
     outdated: int
+    failed: dict[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +155,7 @@ def _leads(
                 *(name, len(workloads[name]), author),
                 {kind: best[kind][name] for kind in kinds},
                 times["eager"].rows,
+                _failed(name, workloads[name], times["eager"].rows, solutions, author),
             )
         )
     )
@@ -187,7 +190,7 @@ def _versions(
     rows: Mapping[tuple[str, str], Measurement],
     solutions: Mapping[str, Solution],
 ) -> dict[str, str]:
-    """Of each library that is the best one on any workload: the oldest version behind its rows of present code."""
+    """Of each library that was raced: the oldest version behind its rows of present code."""
     found: dict[str, set[str]] = {who: set() for lead in total for who in lead.libraries}
     for of_kind in best.values():
         for of_definition in of_kind.values():
@@ -226,21 +229,44 @@ def _most_often_fastest(best: Mapping[str, Mapping[str, Mapping[str, Reached]]])
 
 
 def _operator(
-    name: str, of_shapes: int, author: str, best: Mapping[str, _Best], rows: Mapping[tuple[str, str], Measurement]
+    name: str,
+    of_shapes: int,
+    author: str,
+    best: Mapping[str, _Best],
+    rows: Mapping[tuple[str, str], Measurement],
+    failed: dict[str, int],
 ) -> OperatorLead | None:
     kinds: dict[str, Lead] = {}
     outdated: set[str] = set()
     for kind, of_definition in best.items():
         own: dict[str, dict[str, Measurement]] = {}
         for uuid, of_shape in of_definition.items():
-            own[uuid] = {who: rows[time.solution or "", uuid] for who, time in of_shape.items()}
-            who = best_library(author, own[uuid], kind)
-            if who is not None and author in of_shape and (of_shape[who].outdated or of_shape[author].outdated):
+            every = {who: rows[time.solution or "", uuid] for who, time in of_shape.items()}
+            former = {who for who, time in of_shape.items() if time.outdated}
+            own[uuid] = of_present_code(author, every, kind, former)
+            if author in every and best_library(author, every, kind) is not None and not own[uuid]:
                 outdated.add(uuid)
-                del own[uuid]
         if found := lead_of(author, own, kind):
             kinds[kind] = found
-    return OperatorLead(name, of_shapes, kinds, len(outdated)) if kinds or outdated else None
+    return OperatorLead(name, of_shapes, kinds, len(outdated), failed) if kinds or outdated else None
+
+
+def _failed(
+    definition: str,
+    workloads: Sequence[Workload],
+    rows: Mapping[tuple[str, str], Measurement],
+    solutions: Mapping[str, Solution],
+    author: str,
+) -> dict[str, int]:
+    uuids = {workload.uuid for workload in workloads}
+    passed: dict[tuple[str, str], bool] = {}
+    for (name, uuid), row in rows.items():
+        who = solutions[name].author
+        if row.is_unjudged or uuid not in uuids or row.definition != definition:
+            continue
+        if who not in (author, selection.BASELINE_AUTHOR):
+            passed[who, uuid] = passed.get((who, uuid), False) or row.status is Status.PASSED
+    return dict(sorted(Counter(who for (who, _), any_passed in passed.items() if not any_passed).items()))
 
 
 def _over_operators(found: Sequence[Lead]) -> Lead | None:

@@ -1,4 +1,4 @@
-"""What a ranking holds: every number that a renderer shows, and nothing about how it is shown."""
+"""The contents of a ranking: every number that a renderer shows, and nothing about its form."""
 
 from __future__ import annotations
 
@@ -61,6 +61,10 @@ class Pair:
     wins: int
     ties: int
     losses: int
+
+    def swapped(self) -> Pair:
+        ratios = self.geomean.inverse(), 1 / self.total
+        return Pair(self.second, self.first, self.workloads, *ratios, self.losses, self.ties, self.wins)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,19 +1,23 @@
-"""What a reader must know beside the numbers, one sentence each: what was chosen, left out, doubtful or undecided."""
+"""The notes of a ranking, one sentence each: choices, rows left out, doubts, undecided places."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from textwrap import shorten
 from typing import Any, NamedTuple
 
+from kernelderby.catalog.workloads import FRESH
 from kernelderby.rank.cards import spread
 from kernelderby.rank.model import Pair, Ranking, WorkloadRow
 from kernelderby.roofline.selection import Chosen
 from kernelderby.rows.measurement import FLASHINFER_BENCH_CUPTI, FLASHINFER_BENCH_EVENTS, Measurement
+from kernelderby.statistics.ratio import Ratio
 from kernelderby.store.counts import counted
 
 NAMED_AT_MOST = 4  # workloads that one note spells out
+_WITHOUT_INTERVAL = 0.05  # where samples are missing, leads that differ by less are the same
 REASON = 100  # characters of why there is no graph; a row has all of it
 _OF_FLASHINFER_BENCH = {
     FLASHINFER_BENCH_EVENTS: "flashinfer-bench's CUDA events hold the launch; it records one mean, no samples",
@@ -137,15 +141,15 @@ def _provenance(
 def _doubtful(ranking: Ranking) -> Iterator[str]:
     for row in ranking.rows:
         for name, cell in row.cells.items():
-            if cell.too_good:
+            if cell.too_good and cell.latency_us and cell.share_of_floor:
                 yield (
                     f"suspicious: {name} on {row.label} takes {cell.latency_us:.1f} us, less than 0.9 x the floor "
-                    f"of {row.floor_us:.1f} us: the measurement or the cost is wrong"
+                    f"of {cell.latency_us * cell.share_of_floor:.1f} us: the measurement or the cost is wrong"
                 )
     kinds = {cell.ratio.interval for row in ranking.rows for cell in row.cells.values() if cell.ratio}
     kinds |= {row.margin.interval for row in ranking.rows if row.margin}
     if "unpaired" in kinds:
-        yield "~ unpaired interval: not measured in turn in one session, so drift between the sessions is not in it"
+        yield "~ unpaired interval: not three rounds in turn in one session, so drift is not in it"
     if "none" in kinds:
         yield "where rows hold no samples there is no interval, and the lower number counts as a win"
 
@@ -198,3 +202,47 @@ def _missing(ranking: Ranking) -> Iterator[str]:
         yield f"not measured on {ranking.group.gpu}: {', '.join(ranking.not_measured)}"
     if ranking.no_floor_reason:
         yield f"S is n/a: {ranking.no_floor_reason}"
+
+
+def with_other_leads(rankings: Sequence[Ranking]) -> list[Ranking]:
+    """The same rankings; one of fresh shapes says where the lead of the definition's first one is another there."""
+    found = []
+    for ranking in rankings:
+        listed = next((each for each in rankings if each.definition == ranking.definition), ranking)
+        note = _difference(listed, ranking) if ranking.origin == FRESH and listed is not ranking else None
+        found.append(replace(ranking, notes=(note, *ranking.notes)) if note else ranking)
+    return found
+
+
+def _difference(listed: Ranking, fresh: Ranking) -> str | None:
+    if len(listed.order) < 2:
+        return None
+    first, second = listed.order[:2]
+    there, here = _lead(listed, first, second), _lead(fresh, first, second)
+    if there is None or here is None or not _differ(there, here):
+        return None
+    return (
+        f"the lead is another one than on the listed shapes: {first} is {_told(here)} times as fast as {second} here, "
+        f"{_told(there)} times there"
+    )
+
+
+def _lead(ranking: Ranking, first: str, second: str) -> Ratio | None:
+    """Time of second over time of first, whichever is ahead; None where no workload was passed by both."""
+    pairs = {(pair.first, pair.second): pair for pair in ranking.pairs}
+    if (first, second) in pairs:
+        return pairs[first, second].geomean
+    return pairs[second, first].geomean.inverse() if (second, first) in pairs else None
+
+
+def _differ(one: Ratio, other: Ratio) -> bool:
+    """By their intervals, where both have one."""
+    if one.low is None or one.high is None or other.low is None or other.high is None:
+        return abs(one.value / other.value - 1) > _WITHOUT_INTERVAL
+    return one.high < other.low or other.high < one.low
+
+
+def _told(ratio: Ratio) -> str:
+    if ratio.low is None or ratio.high is None:
+        return f"{ratio.value:.3f}"
+    return f"{ratio.value:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]"

@@ -1,4 +1,4 @@
-"""Solutions in pairs: who is faster where, and by how much over all workloads.
+"""Solutions in pairs: the faster one on each workload, and the ratio over all workloads.
 
 Work and memory grow with the number of solutions, not with its square: a solution is held against those next to it in
 the order, the first and the baseline. Up to eleven solutions that is every pair (order.reach). Workloads are gone
@@ -18,11 +18,12 @@ import numpy as np
 from kernelderby.rank.arena import Arena
 from kernelderby.rank.model import Pair
 from kernelderby.rank.order import reach
-from kernelderby.statistics.arrays import Floats, Integers
 from kernelderby.statistics.bootstrap import (
     CHUNK,
     RESAMPLES,
     Differences,
+    Floats,
+    Integers,
     Intervals,
     Resampled,
     Scratch,

@@ -14,7 +14,7 @@ from kernelderby.errors import DerbyError
 from kernelderby.hardware import find_gpu
 from kernelderby.rank import notes
 from kernelderby.rank.arena import Arena, arena_of
-from kernelderby.rank.lead import Lead, best_library, lead_of
+from kernelderby.rank.lead import Lead, lead_of, of_present_code
 from kernelderby.rank.model import NOT_MEASURED, PASSED, Cell, Pair, Ranking, Summary, WorkloadRow
 from kernelderby.rank.order import order, order_dependences, slowdowns
 from kernelderby.rank.pairs import Compared, compare
@@ -58,6 +58,7 @@ def rank(
     arena = arena_of(rows, workloads, contenders, find_gpu(rows[0].gpu), time, importance)
     slowdown = slowdowns(arena.times, arena.importance)
     ordered = order(arena.times, arena.importance, slowdown, arena.asked, slowdowns(arena.eager, arena.importance))
+    by_eager = order(arena.eager, arena.importance, asked=arena.asked)
     if baseline is not None and not arena.times.get(baseline):
         raise DerbyError(
             f"--baseline: {baseline} passed no workload on {rows[0].gpu} under {key.protocol}; "
@@ -70,7 +71,7 @@ def rank(
     chosen = sorted((each.measurement for each in arena.chosen.values()), key=lambda row: row.moment)
     moments = [row.timestamp for row in chosen]
     not_measured = tuple(sorted(name for name in contenders if name not in arena.times))
-    summaries = _summaries(arena, ordered, reference, compared.pairs, table, contenders, slowdown)
+    summaries = _summaries(arena, (*ordered, *not_measured), reference, compared.pairs, table, contenders, slowdown)
     ranking = Ranking(
         definition=definition,
         group=selection.describe_group(key, rows),
@@ -82,13 +83,13 @@ def rank(
         is_weighted=any(workload.importance is not None for workload in arena.workloads),
         order=ordered,
         rows=table,
-        summaries=summaries + tuple(_never_measured(contenders[name], len(arena.workloads)) for name in not_measured),
+        summaries=summaries,
         pairs=tuple(compared.pairs.values()),
         order_dependences=order_dependences(arena.times, arena.importance, ordered, arena.asked),
         not_measured=not_measured,
         no_floor_reason=_no_floor_reason(arena, rows[0].gpu),
         time=arena.kind,
-        eager_order=_other_order(arena, ordered),
+        eager_order=by_eager if arena.kind != "eager" and by_eager != ordered else (),
         origin=_origin(workloads),
         lead=_lead(arena, ordered, contenders),
     )
@@ -100,9 +101,9 @@ def rank(
 
 def _lead(arena: Arena, ordered: Sequence[str], solutions: Mapping[str, Solution]) -> Lead | None:
     """Of the author of the first solution that passed anything; without the workloads where a time that counts is of
-    former code."""
+    former code. None where that is plain torch, which is nobody's rival."""
     first = next((name for name in ordered if arena.times[name]), None)
-    if first is None:
+    if first is None or solutions[first].author == selection.BASELINE_AUTHOR:
         return None
     best: dict[str, dict[str, tuple[float, str]]] = {}
     for name, own in arena.times.items():
@@ -115,18 +116,9 @@ def _lead(arena: Arena, ordered: Sequence[str], solutions: Mapping[str, Solution
     }
     author = solutions[first].author
     for uuid, of_shape in best.items():
-        counted = {author, best_library(author, rows[uuid], arena.kind)}
-        if any(arena.chosen[name, uuid].outdated for who, (_, name) in of_shape.items() if who in counted):
-            del rows[uuid]
+        former = {who for who, (_, name) in of_shape.items() if arena.chosen[name, uuid].outdated}
+        rows[uuid] = of_present_code(author, rows[uuid], arena.kind, former)
     return lead_of(author, rows, arena.kind, arena.importance)
-
-
-def _other_order(arena: Arena, ordered: tuple[str, ...]) -> tuple[str, ...]:
-    """The order by eager time, where another kind gives another one."""
-    if arena.kind == "eager":
-        return ()
-    by_eager = order(arena.eager, arena.importance, asked=arena.asked)
-    return by_eager if by_eager != ordered else ()
 
 
 def _origin(workloads: Sequence[Workload]) -> str | None:
@@ -143,32 +135,31 @@ def _importance(workload: Workload) -> float:
 
 def _row(arena: Arena, workload: Workload, ordered: Sequence[str], compared: Compared, label: str) -> WorkloadRow:
     uuid = workload.uuid
-    floor_us, regime = arena.floors.get(uuid, (None, None))
     passed = sorted((name for name in ordered if uuid in arena.times[name]), key=lambda name: arena.times[name][uuid])
     fastest, second = (*passed, None, None)[:2]
+    floor = arena.floors(workload, fastest)
     return WorkloadRow(
         uuid=uuid,
         label=label,
         axes=dict(workload.axes),
         importance=arena.importance[uuid],
-        floor_us=floor_us,
-        regime=regime,
-        cells={
-            name: _cell(arena, name, workload, compared.over_baseline.get((name, uuid)), floor_us) for name in ordered
-        },
+        floor_us=floor.floor_us if floor else None,
+        regime=floor.regime if floor else None,
+        cells={name: _cell(arena, name, workload, compared.over_baseline.get((name, uuid))) for name in ordered},
         fastest=fastest,
         second=second,
         margin=compared.margins.get(uuid),
     )
 
 
-def _cell(arena: Arena, solution: str, workload: Workload, ratio: Ratio | None, floor_us: float | None) -> Cell:
+def _cell(arena: Arena, solution: str, workload: Workload, ratio: Ratio | None) -> Cell:
     uuid = workload.uuid
     chosen = arena.chosen.get((solution, uuid))
     if chosen is None:
         return Cell(NOT_MEASURED)
     row, latency_us = chosen.measurement, arena.times[solution].get(uuid)
-    share = share_of_floor(floor_us, latency_us) if latency_us is not None and floor_us is not None else None
+    floor = arena.floors(workload, solution)
+    share = share_of_floor(floor.floor_us, latency_us) if latency_us is not None and floor else None
     if row.status is Status.PASSED and latency_us is None:
         return Cell(
             f"no {arena.kind} time",
@@ -186,7 +177,7 @@ def _cell(arena: Arena, solution: str, workload: Workload, ratio: Ratio | None, 
         ratio=ratio,
         share_of_floor=share,
         outdated=chosen.outdated,
-        too_good=latency_us is not None and floor_us is not None and latency_us < TOO_GOOD * floor_us,
+        too_good=share is not None and share * TOO_GOOD > 1,
         timestamp=row.timestamp,
         message=row.message,
     )
@@ -198,22 +189,23 @@ def in_words(status: Status) -> str:
 
 def _summaries(
     arena: Arena,
-    ordered: Sequence[str],
+    names: Sequence[str],
     baseline: str | None,
     pairs: dict[tuple[str, str], Pair],
     table: Sequence[WorkloadRow],
     contenders: Mapping[str, Solution],
     slowdown: Mapping[str, float],
 ) -> tuple[Summary, ...]:
+    """names: in their order, then those without a row."""
     fastest_on = Counter(row.fastest for row in table if row.margin is not None and not row.margin.is_tie)
     found = []
-    for place, name in enumerate(ordered, start=1):
-        times = arena.times[name]
-        statuses = Counter(row.cells[name].status for row in table)
-        with_floor = [uuid for uuid in times if uuid in arena.floors]
-        shares = [share_of_floor(arena.floors[uuid][0], times[uuid]) for uuid in with_floor]
-        total = sum(times[uuid] for uuid in with_floor)
-        fair = {row.uuid: share for row in table if (share := row.cells[name].fair_share) is not None}
+    for place, name in enumerate(names, start=1):
+        times = arena.times.get(name, {})
+        cells = {row.uuid: row.cells.get(name, Cell(NOT_MEASURED)) for row in table}
+        statuses = Counter(cell.status for cell in cells.values())
+        shares = {uuid: cell.share_of_floor for uuid, cell in cells.items() if cell.share_of_floor is not None}
+        total = sum(times[uuid] for uuid in shares)
+        fair = {uuid: cell.fair_share for uuid, cell in cells.items() if cell.fair_share is not None}
         found.append(
             Summary(
                 solution=name,
@@ -222,12 +214,12 @@ def _summaries(
                 passed=len(times),
                 workloads=len(arena.workloads),
                 failures={status: count for status, count in sorted(statuses.items()) if status != PASSED},
-                outdated=sum(row.cells[name].outdated for row in table),
+                outdated=sum(cell.outdated for cell in cells.values()),
                 slowdown=slowdown.get(name),
                 total_us=sum(times.values()) if times else None,
                 fastest_on=fastest_on[name],
-                share=upper_median(shares) if shares else None,
-                share_total=sum(arena.floors[uuid][0] for uuid in with_floor) / total if with_floor else None,
+                share=upper_median(list(shares.values())) if shares else None,
+                share_total=sum(share * times[uuid] for uuid, share in shares.items()) / total if shares else None,
                 fair_geomean=geometric_mean(list(fair.values()), [arena.importance[uuid] for uuid in fair])
                 if fair
                 else None,
@@ -239,50 +231,21 @@ def _summaries(
 
 def _against_baseline(name: str, baseline: str | None, pairs: dict[tuple[str, str], Pair]) -> dict[str, Any]:
     """The fields of Summary that compare with the baseline, from the pair, whichever of the two comes first in it."""
-    nothing = {"common": 0, "geomean": None, "total_ratio": None, "wins": 0, "ties": 0, "losses": 0, "win_rate": None}
-    if baseline is None:
-        return nothing
-    if (baseline, name) in pairs:
-        pair = pairs[baseline, name]
-        geomean, total, wins, losses = pair.geomean, pair.total, pair.losses, pair.wins
-    elif (name, baseline) in pairs:
-        pair = pairs[name, baseline]
-        geomean, total, wins, losses = inverse(pair.geomean), 1 / pair.total, pair.wins, pair.losses
-    else:
-        return nothing
+    pair = pairs.get((baseline or "", name))
+    if pair is None and (found := pairs.get((name, baseline or ""))):
+        pair = found.swapped()
+    if pair is None:
+        nothing = {"common": 0, "geomean": None, "total_ratio": None}
+        return {**nothing, "wins": 0, "ties": 0, "losses": 0, "win_rate": None}
     return {
         "common": pair.workloads,
-        "geomean": geomean,
-        "total_ratio": total,
-        "wins": wins,
+        "geomean": pair.geomean,
+        "total_ratio": pair.total,
+        "wins": pair.losses,
         "ties": pair.ties,
-        "losses": losses,
-        "win_rate": wins / pair.workloads,
+        "losses": pair.wins,
+        "win_rate": pair.losses / pair.workloads,
     }
-
-
-def inverse(ratio: Ratio) -> Ratio:
-    if ratio.low is None or ratio.high is None:
-        return Ratio(1 / ratio.value)
-    return Ratio(1 / ratio.value, 1 / ratio.high, 1 / ratio.low, ratio.interval)
-
-
-def _never_measured(solution: Solution, workloads: int) -> Summary:
-    return Summary(
-        solution.name,
-        solution.author,
-        None,
-        0,
-        workloads,
-        {NOT_MEASURED: workloads},
-        outdated=0,
-        slowdown=None,
-        total_us=None,
-        fastest_on=0,
-        share=None,
-        share_total=None,
-        **_against_baseline(solution.name, None, {}),
-    )
 
 
 def _environment(arena: Arena) -> dict[str, tuple[str, ...]]:
@@ -298,9 +261,11 @@ def _environment(arena: Arena) -> dict[str, tuple[str, ...]]:
 
 def _no_floor_reason(arena: Arena, gpu: str) -> str | None:
     """Why some or all workloads have no floor; None where all have one."""
+    if gpu == "CPU":
+        return "no peaks of a CPU are known"
     if find_gpu(gpu) is None:
         return f"the peaks of {gpu} are unknown; describe it under kernelderby/hardware/gpus/"
-    without = [workload for workload in arena.workloads if workload.uuid not in arena.floors]
+    without = [workload for workload in arena.workloads if arena.floors(workload, None) is None]
     if any(workload.cost is None for workload in without):
         return (
             f"{len(without)} of {counted(len(arena.workloads), 'workload carries', 'workloads carry')} no cost; "

@@ -1,4 +1,4 @@
-"""What a question comes to: the record, and every form in which people and programs take it."""
+"""An answer: the record, and every form in which people and programs take it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,9 @@ class Answer(Generic[Value]):
     def plot(self, path: Path | str) -> Path:
         """Draws it into a .png, .svg or .pdf file. DerbyError for an answer without a picture."""
         if self.draw is None:
-            raise DerbyError("plot(): this answer has no picture; .rank() of one operator and .roofline() have")
+            raise DerbyError(
+                "plot(): this answer has no picture; .rank() of one operator, .roofline() and profiles have"
+            )
         self.draw(Path(path))
         return Path(path)
 

@@ -1,4 +1,4 @@
-"""A capture as tables: operators, shapes with what a faster kernel would save, and what could not be mapped."""
+"""A capture as tables: operators, shapes with the saving of a faster kernel, and work that could not be mapped."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from kernelderby.capture.capture import Capture, CapturedShape, Unmapped
 from kernelderby.capture.gain import Gain, Gains
 from kernelderby.profile.names import short_name
 from kernelderby.report.answer import Answer
-from kernelderby.report.frame import frame
-from kernelderby.report.model import NOTHING, Column, Report, Table, TableCell
+from kernelderby.report.frame import frame, picked
+from kernelderby.report.model import Column, Report, Row, Table, right
 from kernelderby.report.numbers import floor_us, microseconds, milliseconds, percent
 from kernelderby.store.counts import counted
 
@@ -62,7 +62,7 @@ def _row(shape: CapturedShape, found: Captured) -> dict[str, Any]:
     row: dict[str, Any] = {
         "definition": shape.definition.name,
         "uuid": shape.uuid,
-        "sizes": " ".join(f"{name}={value}" for name, value in sizes_told(shape).items()),
+        "sizes": _written(sizes_told(shape)),
         "operators": " ".join(shape.operators),
         "calls": round(shape.calls),
         "time_us": shape.time_ns / 1e3,
@@ -79,7 +79,7 @@ def _row(shape: CapturedShape, found: Captured) -> dict[str, Any]:
             "best_us": best and best.time_us,
             "best_solution": best and best.solution,
             "best_is_exact": best and best.exact,
-            "best_axes": " ".join(f"{name}={size}" for name, size in best.axes.items()) if best else None,
+            "best_axes": _written(best.axes) if best else None,
             "saved_us": gain.saved_ns / 1e3,
         }
     return row
@@ -87,14 +87,16 @@ def _row(shape: CapturedShape, found: Captured) -> dict[str, Any]:
 
 def _unmapped_row(each: Unmapped, found: Captured) -> dict[str, Any]:
     return {
-        "operator": each.operator,
-        "shape": each.shape,
-        "reason": each.reason,
-        "launches": each.launches,
+        **picked(each, "operator", "shape", "reason", "launches"),
         "time_us": each.time_ns / 1e3,
         "share": each.time_ns / found.capture.total_ns if found.capture.total_ns else None,
-        "kernel": max(each.kernels, key=lambda name: each.kernels[name]),
+        "kernel": _longest(each),
     }
+
+
+def _longest(each: Unmapped) -> str:
+    """The kernel with the most time."""
+    return max(each.kernels, key=lambda name: each.kernels[name])
 
 
 def _data(found: Captured, lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -102,12 +104,10 @@ def _data(found: Captured, lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {
         "files": [str(path) for path in capture.paths],
         "gpu": capture.gpu,
-        "total_us": capture.total_ns / 1e3,
-        "mapped_us": capture.mapped_ns / 1e3,
-        "shaped_us": capture.shaped_ns / 1e3,
-        "graph_us": capture.graph_ns / 1e3,
-        "joined_us": capture.joined_ns / 1e3,
-        "inferred_us": capture.inferred_ns / 1e3,
+        **{
+            f"{part}_us": getattr(capture, f"{part}_ns") / 1e3
+            for part in ("total", "mapped", "shaped", "graph", "joined", "inferred")
+        },
         "saved_us": gains.saved_ns / 1e3 if gains else None,
         "compared_with": gains.gpu.names[0] if gains and gains.gpu else None,
         "shapes": [_row(each, found) for each in capture.shapes],
@@ -131,12 +131,10 @@ def _report(found: Captured, top: int) -> Report:
         tables.append(_unmapped(found, top))
     notes = [*_warnings(found), *_notes(found)]
     if len(ordered) > top:
-        notes.append(
-            f"{counted(len(ordered) - top, 'smaller shape is', 'smaller shapes are')} in --json; --top N shows more"
-        )
-    return Report(
-        f"Operators of {', '.join(path.name for path in capture.paths)}", _facts(found), tuple(tables), tuple(notes)
-    )
+        smaller = counted(len(ordered) - top, "smaller shape is", "smaller shapes are")
+        notes.append(f"{smaller} in --json; --top N shows more")
+    title = f"Operators of {', '.join(path.name for path in capture.paths)}"
+    return Report(title, _facts(found), tuple(tables), tuple(notes))
 
 
 def _facts(found: Captured) -> tuple[str, ...]:
@@ -165,100 +163,75 @@ def _facts(found: Captured) -> tuple[str, ...]:
 
 def _operators(found: Captured) -> Table:
     """One row an operator, largest time first."""
-    names = dict.fromkeys(each.definition.name for each in found.capture.shapes)
-    rows = []
-    total = found.capture.total_ns
-    for name in names:
+    total, rows = found.capture.total_ns, list[tuple[float, Row]]()
+    for name in dict.fromkeys(each.definition.name for each in found.capture.shapes):
         own = [each for each in found.capture.shapes if each.definition.name == name]
-        time = sum(each.time_ns for each in own)
-        cells = [
-            TableCell(name),
-            TableCell(str(len(own))),
-            TableCell(str(round(sum(each.calls for each in own)))),
-            TableCell(milliseconds(time)) if total else NOTHING,
-            TableCell(percent(time / total)) if total else NOTHING,
-        ]
-        if found.gains:
-            saved = sum(each.saved_ns for each in found.gains.gains if each.shape.definition.name == name)
-            cells.append(TableCell(percent(saved / total)) if saved and total else NOTHING)
-        rows.append((time, tuple(cells)))
+        time, calls = sum(each.time_ns for each in own), round(sum(each.calls for each in own))
+        times = (milliseconds(time), percent(time / total)) if total else (None, None)
+        gains = found.gains.gains if found.gains else ()
+        saved = sum(each.saved_ns for each in gains if each.shape.definition.name == name)
+        gain = percent(saved / total) if saved and total else None
+        rows.append((time, (name, len(own), calls, *times, *([gain] if found.gains else []))))
     rows.sort(key=lambda each: -each[0])
     titles = ["shapes", "calls", "ms", "share", *(["gain"] if found.gains else [])]
-    return Table("Operators", (Column("operator", "left"), *map(Column, titles)), tuple(row for _, row in rows))
+    return Table("Operators", (Column("operator", "left"), *right(*titles)), (row for _, row in rows))
 
 
 def _times(shapes: Sequence[CapturedShape], found: Captured) -> Table:
-    total, rows = found.capture.total_ns, []
+    total, rows = found.capture.total_ns, list[Row]()
     for number, shape in enumerate(shapes, 1):
-        here = shape.time_ns / 1e3 / shape.calls if shape.calls and shape.time_ns else None
-        cells = [
-            TableCell(str(number)),
-            TableCell(shape.definition.name),
-            TableCell(str(round(shape.calls))) if shape.calls else NOTHING,
-            TableCell(microseconds(here)) if here else NOTHING,
-        ]
+        here = microseconds(shape.time_ns / 1e3 / shape.calls) if shape.calls and shape.time_ns else None
+        share = percent(shape.time_ns / total) if total else None
+        calls = round(shape.calls) if shape.calls else None
+        if not found.gains:
+            rows.append((number, shape.definition.name, calls, here, share))
+            continue
         gain = _gain_of(shape, found)
-        if found.gains:
-            best = gain.best if gain else None
-            told = f"{'' if best.exact else '~'}{microseconds(best.time_us)}" if best else ""
-            cells += [
-                TableCell(floor_us(gain.floor_us)) if gain and gain.floor_us is not None else NOTHING,
-                TableCell(told) if told else NOTHING,
-            ]
-        cells.append(TableCell(percent(shape.time_ns / total)) if total else NOTHING)
-        if found.gains:
-            cells.append(TableCell(percent(gain.saved_ns / total)) if gain and gain.saved_ns and total else NOTHING)
-        rows.append(tuple(cells))
-    columns = [Column("#"), Column("operator", "left"), Column("calls"), Column("us a call")]
-    columns += [Column("floor us"), Column("best us")] if found.gains else []
-    columns.append(Column("share"))
-    columns += [Column("gain")] if found.gains else []
+        best = gain.best if gain else None
+        floor = floor_us(gain.floor_us) if gain and gain.floor_us is not None else None
+        told = f"{'' if best.exact else '~'}{microseconds(best.time_us)}" if best else None
+        saved = percent(gain.saved_ns / total) if gain and gain.saved_ns and total else None
+        rows.append((number, shape.definition.name, calls, here, floor, told, share, saved))
+    titles = ("calls", "us a call", "floor us", "best us", "share", "gain")
+    shown = titles if found.gains else ("calls", "us a call", "share")
     caption = ""
     if found.gains and any(each.best and not each.best.exact for each in found.gains.gains):
         caption = "~ from a neighbour: its time, multiplied by how the floors of the two shapes compare."
-    return Table("Shapes", tuple(columns), tuple(rows), caption, key_columns=2)
+    return Table("Shapes", (Column("#"), Column("operator", "left"), *right(*shown)), rows, caption, key_columns=2)
 
 
 def _sizes(shapes: Sequence[CapturedShape], found: Captured) -> Table:
     rows = []
     for number, shape in enumerate(shapes, 1):
-        told = " ".join(f"{name}={value}" for name, value in sizes_told(shape).items())
-        where = ", ".join(shape.operators) or "-"
-        gain = _gain_of(shape, found)
-        best = (
-            f" · {gain.best.solution}{'' if gain.best.exact else ' at ' + _axes(gain.best.axes)}"
-            if gain and gain.best
-            else ""
-        )
-        note = f" ({shape.note})" if shape.note else ""
-        rows.append((TableCell(str(number)), TableCell(f"{told} · {where}{note}{best}")))
+        told = f"{_written(sizes_told(shape))} · {', '.join(shape.operators) or '-'}"
+        told += f" ({shape.note})" if shape.note else ""
+        if (gain := _gain_of(shape, found)) and (best := gain.best):
+            told += f" · {best.solution}{'' if best.exact else ' at ' + _axes(best.axes)}"
+        rows.append((number, told))
     title = "sizes · operator in the trace" + (" · fastest recorded" if found.gains else "")
-    return Table("Sizes", (Column("#"), Column(title, "left")), tuple(rows), key_columns=2)
+    return Table("Sizes", (Column("#"), Column(title, "left")), rows, key_columns=2)
+
+
+def _written(sizes: Mapping[str, Any]) -> str:
+    return " ".join(f"{name}={value}" for name, value in sizes.items())
 
 
 def _axes(axes: Mapping[str, int]) -> str:
-    return " ".join(f"{name}={size}" for name, size in axes.items() if name not in _DERIVED)
+    return _written({name: size for name, size in axes.items() if name not in _DERIVED})
 
 
 def _unmapped(found: Captured, top: int) -> Table:
     total, rows = found.capture.total_ns, []
     shown = [each for each in found.capture.unmapped[:top] if not total or each.time_ns >= _LEAST * total]
     for each in shown:
-        kernel = max(each.kernels, key=lambda name: each.kernels[name])
         what = f"{each.operator} {each.shape}".strip()
-        rows.append(
-            (
-                TableCell(percent(each.time_ns / total) if total else "-"),
-                TableCell(f"{what}: {each.reason} · {short_name(kernel)[:60]}"),
-            )
-        )
+        share = percent(each.time_ns / total) if total else "-"
+        rows.append((share, f"{what}: {each.reason} · {short_name(_longest(each))[:60]}"))
     rest = found.capture.unmapped[len(shown) :]
     if rest:
-        share = sum(each.time_ns for each in rest) / total if total else 0.0
-        rows.append((TableCell(percent(share)), TableCell(f"{len(rest)} more, in --json")))
-    return Table(
-        "Not mapped", (Column("share"), Column("operator: why not · kernel", "left")), tuple(rows), key_columns=2
-    )
+        left_over = sum(each.time_ns for each in rest) / total if total else 0.0
+        rows.append((percent(left_over), f"{len(rest)} more, in --json"))
+    return Table("Not mapped", (Column("share"), Column("operator: why not · kernel", "left")), rows, key_columns=2)
 
 
 def _notes(found: Captured) -> list[str]:
@@ -270,7 +243,7 @@ def _notes(found: Captured) -> list[str]:
         )
     if found.gains and any(each.best for each in found.gains.gains):
         notes.append(
-            "recorded times are of a cold L2 and of the whole call; the profile's are sums of kernels, with whatever "
-            "was in the cache"
+            "recorded times start with a cold L2 and cover the whole call; the profile's are sums of kernels, with any "
+            "contents of the cache"
         )
     return notes

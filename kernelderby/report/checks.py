@@ -5,53 +5,34 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
 
 from kernelderby.report.answer import Answer
 from kernelderby.report.frame import frame
-from kernelderby.report.model import NOTHING, Column, Report, Table, TableCell
+from kernelderby.report.model import Report, Row, Table, TableCell, left, right
+from kernelderby.rows.checked import CheckResult
 from kernelderby.store.counts import counted
 
 PASSED = "passed"
-
-
-class Checked(Protocol):
-    """One solution on one case: a measure.checks.CheckResult."""
-
-    @property
-    def definition(self) -> str: ...
-
-    @property
-    def solution(self) -> str: ...
-
-    @property
-    def case(self) -> str: ...
-
-    @property
-    def status(self) -> str: ...
-
-    @property
-    def message(self) -> str: ...
-
-    @property
-    def matched_ratio(self) -> float | None: ...
-
-    def to_json(self) -> dict[str, Any]: ...
+_FEW = 3  # operators
 
 
 def checks_answer(
     device: str,
-    results: Sequence[Checked],
+    results: Sequence[CheckResult],
     skipped: Mapping[str, str],
     broken: Mapping[str, str],
     secret: str,
     fresh: int = 0,
-    details: bool = True,
+    details: bool | None = None,
     asked: str = "",
-) -> Answer[Sequence[Checked]]:
+) -> Answer[Sequence[CheckResult]]:
     """Frame: cases. skipped: solution -> reason. broken: definition -> why nothing can be judged by it. secret: what
     the inputs were drawn from, and `fresh` shapes of each definition. details: a table of cases for each operator, else
-    one line an operator. asked: the words of the command where solutions' names do not say them."""
+    one line an operator; by default where there are three operators at most. asked: the words of the command where
+    solutions' names do not say them."""
+    if details is None:
+        details = len({result.definition for result in results}) <= _FEW
+    again = f"--fresh {fresh} --secret {secret}" if fresh else f"--secret {secret}"
     return Answer(
         results,
         lambda: {
@@ -61,45 +42,35 @@ def checks_answer(
             "skipped": skipped,
             "broken": broken,
         },
-        lambda: list(
-            _reports(
-                device,
-                results,
-                skipped,
-                broken,
-                f"--fresh {fresh} --secret {secret}" if fresh else f"--secret {secret}",
-                details,
-                asked,
-            )
-        ),
+        lambda: [*_reports(device, results, skipped, broken, again, details, asked)],
         lambda: (frame("cases", ({"device": device} | result.to_json() for result in results)),),
     )
 
 
 def _reports(
     device: str,
-    results: Sequence[Checked],
+    results: Sequence[CheckResult],
     skipped: Mapping[str, str],
     broken: Mapping[str, str],
     again: str,
     details: bool,
     asked: str,
 ) -> Iterator[Report]:
-    by_definition: dict[str, list[Checked]] = {}
+    by_definition: dict[str, list[CheckResult]] = {}
     for result in results:
         by_definition.setdefault(result.definition, []).append(result)
     for definition, own in by_definition.items() if details else ():
         yield Report(f"{definition} on {device}", (), (_table(own),))
     lines = () if details or not by_definition else (_overview(device, by_definition),)
     failed = [result for result in results if result.status != PASSED]
-    groups: dict[tuple[str, str], list[Checked]] = {}
+    groups: dict[tuple[str, str], list[CheckResult]] = {}
     for result in failed:
         groups.setdefault((result.solution, result.status), []).append(result)
     notes = []
     for (solution, status), cases in groups.items():
         more = f" and {counted(len(cases) - 1, 'more case')}" if len(cases) > 1 else ""
         notes.append(f"FAILED {solution} on {cases[0].case}{more}: {status}: {cases[0].message}")
-        notes += getattr(cases[0], "why", ())
+        notes += cases[0].why
     if failed:
         names = asked or " ".join(dict.fromkeys(each.solution for each in failed))
         notes.append(f"the same inputs again: derby check {names} {again}")
@@ -111,6 +82,8 @@ def _reports(
         rest = len(skipped) - sum(count for _, count in needs.most_common(3))
         more = f", {counted(rest, 'other')}" if rest else ""
         notes.append(f"skipped: {told}{more}; --details or derby doctor names them")
+    if not results and not skipped and not broken:
+        notes.append("nothing to check: no solution of it here; `derby new solution NAME --for OPERATOR` writes one")
     notes += [f"BROKEN definition {name}: {reason}" for name, reason in broken.items()]
     yield Report(
         f"{len(results) - len(failed)} passed, {len(failed)} failed, {counted(len(skipped), 'solution')} skipped",
@@ -120,49 +93,38 @@ def _reports(
     )
 
 
-def _overview(device: str, by_definition: Mapping[str, Sequence[Checked]]) -> Table:
+def _overview(device: str, by_definition: Mapping[str, Sequence[CheckResult]]) -> Table:
     """One row an operator."""
-    rows = []
+    rows: list[Row] = []
     for definition, own in by_definition.items():
         failed = sum(result.status != PASSED for result in own)
+        solutions = len({result.solution for result in own})
         rows.append(
-            (
-                TableCell("FAIL", "bad") if failed else TableCell("PASS"),
-                TableCell(definition),
-                TableCell(str(len({result.solution for result in own}))),
-                TableCell(str(len(own))),
-                TableCell(str(failed), "bad") if failed else NOTHING,
-            )
+            (_verdict(failed), definition, solutions, len(own), TableCell(str(failed), "bad") if failed else None)
         )
-    columns = (Column("result", "left"), Column("operator", "left"), Column("solutions"), Column("checks"))
-    return Table(f"Checked on {device}", (*columns, Column("failed")), tuple(rows), key_columns=2)
+    columns = (*left("result", "operator"), *right("solutions", "checks", "failed"))
+    return Table(f"Checked on {device}", columns, rows, key_columns=2)
 
 
-def _table(results: Sequence[Checked]) -> Table:
+def _verdict(failed: int) -> TableCell:
+    return TableCell("FAIL", "bad") if failed else TableCell("PASS")
+
+
+def _table(results: Sequence[CheckResult]) -> Table:
     cells = {(result.case, result.solution): result for result in results}
     solutions = list(dict.fromkeys(result.solution for result in results))
-    rows = []
+    rows: list[Row] = []
     for case in dict.fromkeys(result.case for result in results):
-        has_failed = any(cells[case, name].status != PASSED for name in solutions if (case, name) in cells)
-        rows.append(
-            (
-                TableCell("FAIL", "bad") if has_failed else TableCell("PASS"),
-                TableCell(case),
-                *(_cell(cells.get((case, name))) for name in solutions),
-            )
-        )
-    return Table(
-        "Share of elements within the tightest tolerance",
-        (Column("result", "left"), Column("case", "left"), *map(Column, solutions)),
-        tuple(rows),
-        key_columns=2,
-    )
+        own = [cells.get((case, name)) for name in solutions]
+        rows.append((_verdict(any(each and each.status != PASSED for each in own)), case, *map(_cell, own)))
+    columns = (*left("result", "case"), *right(*solutions))
+    return Table("Share of elements within the tightest tolerance", columns, rows, key_columns=2)
 
 
-def _cell(result: Checked | None) -> TableCell:
+def _cell(result: CheckResult | None) -> TableCell | str | None:
     if result is None:
-        return NOTHING
+        return None
     ratio = "" if result.matched_ratio is None else f"{result.matched_ratio:.4f}"
     if result.status == PASSED:
-        return TableCell(ratio or "passed")
+        return ratio or "passed"
     return TableCell(f"{result.status} {ratio}".strip(), "bad")

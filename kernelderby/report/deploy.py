@@ -1,47 +1,44 @@
-"""What a package of winners holds, as a table of operators."""
+"""The contents of a package of winners, as a table of operators."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TypeVar
 
 from kernelderby.deploy.export import Exported
 from kernelderby.deploy.twins import WrittenTwins
-from kernelderby.deploy.winners import FRESH, AllWinners, Winners, kind_of
+from kernelderby.deploy.winners import FRESH, AllWinners, HeldOut, Winners, kind_of
 from kernelderby.report.answer import Answer
 from kernelderby.report.frame import frame
-from kernelderby.report.model import NOTHING, Column, Report, Table, TableCell
+from kernelderby.report.model import Column, Report, Row, Table, cell_of, left, right
 from kernelderby.report.numbers import percent
 from kernelderby.store.counts import counted
 
+T = TypeVar("T")
 _WORDS = {"own": "own", "library": "libraries", "plain": "plain torch"}
 
 
 def exported_answer(found: Exported, warnings: Sequence[str] = ()) -> Answer[Exported]:
     """Frame: operators."""
-
-    def data() -> dict[str, Any]:
-        built = {"bytes": found.bytes, "cuda_libraries": found.libraries, "not_built": found.not_built}
-        return {"path": str(found.path), **built, **_data(found.found)}
-
     where = f"{found.path} ({found.bytes / 1e6:.1f} MB, {found.libraries} CUDA libraries)"
-    return Answer(
-        found,
-        data,
-        lambda: [_report(found.found, where)],
-        lambda: (frame("operators", _operators(found.found)),),
-        tuple(warnings),
-    )
+    built = {"path": str(found.path), "bytes": found.bytes, "cuda_libraries": found.libraries}
+    built |= {"not_built": found.not_built}
+    return _answer(found, found.found, where, built, warnings)
 
 
 def planned_answer(found: AllWinners, warnings: Sequence[str] = ()) -> Answer[AllWinners]:
     """The same of a package that is not built. Frame: operators."""
+    where = "Nothing is built: what a package would run, and what its choice loses."
+    return _answer(found, found, where, {}, warnings)
+
+
+def _answer(value: T, found: AllWinners, where: str, built: dict[str, Any], warnings: Sequence[str]) -> Answer[T]:
     return Answer(
-        found,
-        lambda: _data(found),
-        lambda: [_report(found, "Nothing is built: what a package would run, and what its choice loses.")],
+        value,
+        lambda: {**built, **_data(found)},
+        lambda: [_report(found, where)],
         lambda: (frame("operators", _operators(found)),),
         tuple(warnings),
     )
@@ -59,12 +56,12 @@ def twins_answer(found: WrittenTwins, warnings: Sequence[str] = ()) -> Answer[Wr
 
 
 def _twins_report(found: WrittenTwins) -> Report:
-    columns = Column("FlashInfer's definition", "left"), Column("solution", "left")
-    rows = tuple((TableCell(name), TableCell(solution)) for name, solution in found.chosen.items())
+    columns = left("FlashInfer's definition", "solution")
+    rows = tuple((name, solution) for name, solution in found.chosen.items())
     notes = [f"{name}: left to FlashInfer, as {solution} is faster" for name, solution in found.left.items()]
     facts = (
         f"{found.folder}: set FLASHINFER_TRACE_APPLY=1 and FLASHINFER_TRACE_APPLY_PATH to it.",
-        "FlashInfer passes no eps there: calls with another one than 1e-6 would be wrong.",
+        "Twins of norms take the eps of the call from FlashInfer's adapter (0.7.2), or raise an error.",
     )
     return Report(counted(len(rows), "definition"), facts, (Table("Solutions", columns, rows),), tuple(notes))
 
@@ -104,60 +101,60 @@ def _report(found: AllWinners, where: str) -> Report:
     ]
     if means:
         facts.append(
-            f"Each shape left out in turn, and chosen for by the others: {percent(sum(means) / len(means))} above the "
-            f"fastest in the mean of {counted(len(means), 'operator')} ({counted(inside, 'shape')}). {outside} more "
-            "lay outside of the "
-            "region of the others: there libraries run."
+            f"If each shape is left out in turn and the other shapes choose for it, the choice is "
+            f"{percent(sum(means) / len(means))} slower than the fastest (mean of {counted(len(means), 'operator')}, "
+            f"{counted(inside, 'shape')}). {counted(outside, 'shape lies', 'shapes lie')} outside the region of the "
+            "others: libraries run there."
         )
     facts.append(_held_out(operators))
     columns = (
-        Column("operator", "left"),
-        Column("shapes"),
-        Column("fastest", "left"),
-        Column("loss mean"),
-        Column("loss worst"),
+        *(Column("operator", "left"), Column("shapes"), Column("fastest", "left")),
+        *right("loss mean", "loss worst"),
         Column("left out, outside", is_optional=True),
     )
-    table = Table(
-        "Operators",
-        columns,
-        tuple(map(_row, operators)),
-        "Fastest: on how many shapes kernels of the package's own, or an installed library. Loss: time of the chosen "
-        "solution above the fastest one's, each shape left out in turn.",
+    caption = (
+        "Fastest: the number of shapes on which kernels of the package, or a library, are fastest. Loss: how "
+        "much slower the chosen solution is than the fastest, each shape left out in turn."
     )
+    table = Table("Operators", columns, map(_row, operators), caption)
     notes = [f"{name}: not in the package: {reason}" for name, reason in found.skipped.items()]
-    notes += [f"{name}: passed over: {reason}" for each in operators for name, reason in sorted(each.left_out.items())]
+    out: dict[str, list[str]] = {}
+    for each in operators:
+        for name, reason in sorted(each.left_out.items()):
+            out.setdefault(reason, []).append(name)
+    notes += [f"no candidate, {reason}: {', '.join(names)}" for reason, names in out.items()]
     return Report(counted(len(operators), "operator"), tuple(facts), (table,), tuple(notes))
 
 
 def _held_out(operators: Sequence[Winners]) -> str:
     """A mean over operators for each origin."""
-    found: dict[str, list[tuple[int, float, int]]] = {"models": [], FRESH: []}
+    found: dict[str, list[HeldOut]] = {"models": [], FRESH: []}
     for each in operators:
         for origin, held in each.loss.held_out.items():
             found.setdefault(origin, []).append(held)
     parts = [
-        f"{origin} {percent(sum(mean for _, mean, _ in held) / len(held))} "
-        f"({counted(sum(count for count, *_ in held), 'shape')} "
-        f"of {counted(len(held), 'operator')}, {sum(beyond for *_, beyond in held)} outside of the region)"
+        f"{origin} {percent(sum(each.mean for each in held) / len(held))} "
+        f"({counted(sum(each.shapes for each in held), 'shape')} of {counted(len(held), 'operator')}, "
+        f"{sum(each.twins for each in held)} at sizes that others measured, "
+        f"{sum(each.outside for each in held)} outside the region)"
         if held
         else f"{origin} not measured yet"
         for origin, held in sorted(found.items())
     ]
-    return f"Chosen for by the shapes of all other origins alone, above the fastest in the mean: {', '.join(parts)}."
+    return f"If only shapes of other origins choose, the choice is slower by (mean of operators): {', '.join(parts)}."
 
 
-def _row(found: Winners) -> tuple[TableCell, ...]:
+def _row(found: Winners) -> Row:
     kinds = {each.name: kind_of(each) for each in found.solutions}
     counts: Counter[str] = Counter()
     for name, shapes in found.fastest.items():
         counts[_WORDS[kinds[name]]] += shapes
     loss = found.loss
     return (
-        TableCell(found.definition.name),
-        TableCell(str(len(found.shapes))),
-        TableCell(", ".join(f"{kind} {shapes}" for kind, shapes in counts.most_common())),
-        NOTHING if loss.mean is None else TableCell(percent(loss.mean)),
-        NOTHING if loss.worst is None else TableCell(percent(loss.worst)),
-        TableCell(str(loss.outside)) if loss.outside else NOTHING,
+        found.definition.name,
+        len(found.shapes),
+        ", ".join(f"{kind} {shapes}" for kind, shapes in counts.most_common()),
+        cell_of(loss.mean, percent),
+        cell_of(loss.worst, percent),
+        loss.outside or None,
     )

@@ -1,7 +1,8 @@
-"""An Explanation as tables: the time part by part, what to try next, kernels, stages."""
+"""An Explanation as tables: the time part by part, the next experiments, kernels, stages."""
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import asdict
 from typing import Any
 
@@ -9,14 +10,16 @@ from kernelderby.catalog.selection import workload_label
 from kernelderby.hardware.occupancy import KernelDemand
 from kernelderby.rank.bounds import Explanation, Parts
 from kernelderby.report.answer import Answer
-from kernelderby.report.frame import Frame, frame
-from kernelderby.report.model import NOTHING, Column, Report, Table, TableCell
+from kernelderby.report.frame import Frame
+from kernelderby.report.model import Column, Report, Row, Table, cell_of, left, right
 from kernelderby.report.numbers import floor_us, microseconds, percent, short_percent
 
 
 def explanation_answer(found: Explanation, warnings: tuple[str, ...] = ()) -> Answer[Explanation]:
     """Frames: experiments, kernels, stages."""
-    return Answer(found, lambda: _data(found), lambda: [_report(found)], lambda: _frames(found), tuple(warnings))
+    data = _data(found)
+    frames = tuple(Frame(name, data[name]) for name in ("experiments", "kernels", "stages"))
+    return Answer(found, lambda: data, lambda: [_report(found)], lambda: frames, tuple(warnings))
 
 
 def _data(found: Explanation) -> dict[str, Any]:
@@ -57,11 +60,6 @@ def _stages(found: Explanation) -> list[dict[str, Any]]:
     ]
 
 
-def _frames(found: Explanation) -> tuple[Frame, ...]:
-    data = _data(found)
-    return tuple(frame(name, data[name]) for name in ("experiments", "kernels", "stages"))
-
-
 def _report(found: Explanation) -> Report:
     tables = [_time_table(found)]
     tables += [_experiment_table(found)] if found.experiments else []
@@ -86,9 +84,9 @@ def _time_table(found: Explanation) -> Table:
     for field, name in names.items():
         own = getattr(found.parts, field) if found.parts else None
         lines.append((name, own, getattr(rival, field) if rival else None))
-    columns = [Column("us", "left"), Column(found.solution.name), *([Column(rival.solution)] if rival else [])]
-    rows = tuple((TableCell(name), _time(own), *([_time(other)] if rival else [])) for name, own, other in lines)
-    return Table("Where the time goes", tuple(columns), rows, _compared(found.parts, rival))
+    columns = (Column("us", "left"), *right(found.solution.name, *([rival.solution] if rival else [])))
+    rows: list[Row] = [(name, *map(_time, (own, other) if rival else (own,))) for name, own, other in lines]
+    return Table("Where the time goes", columns, rows, _compared(found.parts, rival))
 
 
 def _compared(own: Parts | None, rival: Parts | None) -> str:
@@ -100,14 +98,13 @@ def _compared(own: Parts | None, rival: Parts | None) -> str:
     return f"Nothing measured is faster. {rival.solution}: the next one, {1 / ratio:.2f} times as long."
 
 
-def _time(value: float | None) -> TableCell:
-    return NOTHING if value is None else TableCell(floor_us(value) if value < 1 else microseconds(value))
+def _time(value: float | None) -> str | None:
+    return None if value is None else floor_us(value) if value < 1 else microseconds(value)
 
 
 def _experiment_table(found: Explanation) -> Table:
-    rows = tuple(
-        (TableCell(microseconds(each.saves_us) + (" eager" if each.of_eager else "")), TableCell(each.what))
-        for each in found.experiments
+    rows = (
+        (microseconds(each.saves_us) + (" eager" if each.of_eager else ""), each.what) for each in found.experiments
     )
     columns = (Column("saves at most us"), Column("experiment", "left"))
     return Table("What to try next", columns, rows, "Savings overlap: they do not add up.", key_columns=2)
@@ -115,43 +112,36 @@ def _experiment_table(found: Explanation) -> Table:
 
 def _kernel_table(found: Explanation) -> Table:
     """Kernels of a library that ask for the same stand in one row."""
-    counts: dict[KernelDemand, int] = {}
-    for demand in found.demands:
-        counts[demand] = counts.get(demand, 0) + 1
     columns = (
         Column("kernel", "left"),
-        *map(Column, ("registers", "shared KB", "threads", "occupancy")),
+        *right("registers", "shared KB", "threads", "occupancy"),
         Column("limit", "left"),
-        Column("grid", "left"),
+        Column("grid", "left", is_optional=True),
         Column("waves"),
     )
-    rows = []
-    for demand, count in counts.items():
+    rows: list[Row] = []
+    for demand, count in Counter(found.demands).items():
         held = demand.occupancy
         rows.append(
             (
-                TableCell(demand.kernel + (f" x{count}" if count > 1 else "")),
-                TableCell(str(demand.registers)),
-                TableCell(f"{demand.shared_bytes / 1024:.3g}" + ("" if demand.has_all_shared else "+")),
-                NOTHING if demand.threads is None else TableCell(str(demand.threads)),
-                NOTHING if held is None else TableCell(short_percent(held.share)),
-                NOTHING if held is None else TableCell(held.limit),
-                NOTHING if demand.grid is None else TableCell(" x ".join(map(str, demand.grid))),
-                NOTHING if demand.waves is None else TableCell(f"{demand.waves:.2g}"),
+                demand.kernel + (f" x{count}" if count > 1 else ""),
+                demand.registers,
+                f"{demand.shared_bytes / 1024:.3g}" + ("" if demand.has_all_shared else "+"),
+                demand.threads,
+                *((short_percent(held.share), held.limit) if held else (None, None)),
+                None if demand.grid is None else " x ".join(map(str, demand.grid)),
+                cell_of(demand.waves, "{:.2g}".format),
             )
         )
     caption = "Compiled for sm_90. Occupancy: resident warps of 64. Waves: blocks over those that 132 SMs hold at once."
     if not all(each.has_all_shared for each in found.demands):
         caption += " +: and what the host asks for at launch, which lowers the occupancy."
-    return Table("Kernels", columns, tuple(rows), caption)
+    return Table("Kernels", columns, rows, caption)
 
 
 def _stage_table(found: Explanation) -> Table:
-    rows = tuple(
-        (TableCell(each["stage"]), TableCell(each["title"]), TableCell(microseconds(each["us"])),
-         TableCell(short_percent(each["share"])))
+    rows = (
+        (each["stage"], each["title"], microseconds(each["us"]), short_percent(each["share"]))
         for each in _stages(found)
-    )  # fmt: skip
-    columns = (Column("stage", "left"), Column("what it does", "left"), Column("us"), Column("share"))
-    assert found.pipeline is not None
-    return Table("Stages, as recorded", columns, rows)
+    )
+    return Table("Stages, as recorded", (*left("stage", "what it does"), *right("us", "share")), rows)

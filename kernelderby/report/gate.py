@@ -4,62 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import isfinite
-from typing import Any, Protocol
+from typing import Any
 
-from kernelderby.catalog import Workload
 from kernelderby.catalog.selection import shortest_labels
 from kernelderby.report.answer import Answer
 from kernelderby.report.frame import frame
-from kernelderby.report.model import NOTHING, Column, Emphasis, Report, Table, TableCell
+from kernelderby.report.model import Column, Emphasis, Report, Row, Table, TableCell, left, right
 from kernelderby.report.numbers import microseconds
-from kernelderby.statistics.gate import CANNOT_TELL, NO_REGRESSION, REGRESSION, Gated
+from kernelderby.statistics.gate import CANNOT_TELL, NO_REGRESSION, REGRESSION
 
+_SHARES = ("change", "low", "high", "noise", "detectable")
 _EXIT = {NO_REGRESSION: 0, REGRESSION: 1, CANNOT_TELL: 2}
 
 
-class GatedOne(Protocol):
-    """A measure.run.gate.GatedWorkload."""
-
-    @property
-    def workload(self) -> Workload: ...
-
-    @property
-    def verdict(self) -> str: ...
-
-    @property
-    def kind(self) -> str: ...
-
-    @property
-    def gated(self) -> Gated | None: ...
-
-    @property
-    def failure(self) -> str: ...
-
-
-def overall(found: Sequence[GatedOne]) -> str:
+def overall(found: Sequence[Any]) -> str:
     """One regression is one; else one that nobody can tell is none told."""
     verdicts = {each.verdict for each in found}
     return next((each for each in (REGRESSION, CANNOT_TELL) if each in verdicts), NO_REGRESSION)
 
 
-def exit_code(found: Sequence[GatedOne]) -> int:
+def exit_code(found: Sequence[Any]) -> int:
     return _EXIT[overall(found)]
 
 
 def gate_answer(
-    names: tuple[str, str], machine: str, least: float, found: Sequence[GatedOne], notes: Sequence[str] = ()
-) -> Answer[Sequence[GatedOne]]:
-    """Frame: workloads. names: of the base and the candidate. least: the smallest slowdown that counts."""
+    names: tuple[str, str], machine: str, least: float, found: Sequence[Any], notes: Sequence[str] = ()
+) -> Answer[Sequence[Any]]:
+    """Frame: workloads. names: of the base and the candidate. least: the smallest slowdown that counts. found: of
+    measure.run.gate.GatedWorkload."""
     rows = [_data(each) for each in found]
     return Answer(
         found,
         lambda: {
-            "base": names[0],
-            "candidate": names[1],
-            "machine": machine,
-            "least_percent": 100 * least,
-            "verdict": overall(found),
-            "exit_code": exit_code(found),
+            **{"base": names[0], "candidate": names[1], "machine": machine, "least_percent": 100 * least},
+            **{"verdict": overall(found), "exit_code": exit_code(found)},
             "workloads": rows,
             "notes": list(notes),
         },
@@ -68,7 +46,7 @@ def gate_answer(
     )
 
 
-def _data(each: GatedOne) -> dict[str, Any]:
+def _data(each: Any) -> dict[str, Any]:
     gated = each.gated
     return {
         "uuid": each.workload.uuid,
@@ -77,11 +55,7 @@ def _data(each: GatedOne) -> dict[str, Any]:
         "time": each.kind or None,
         "base_us": gated and gated.base_us,
         "candidate_us": gated and gated.candidate_us,
-        "change_percent": gated and _percent(gated.change),
-        "low_percent": gated and _percent(gated.low),
-        "high_percent": gated and _percent(gated.high),
-        "noise_percent": gated and _percent(gated.noise),
-        "detectable_percent": gated and _percent(gated.detectable),
+        **{f"{name}_percent": gated and _percent(getattr(gated, name)) for name in _SHARES},
         "starts": gated and gated.starts,
         "failure": each.failure or None,
     }
@@ -92,31 +66,30 @@ def _percent(value: float) -> float | None:
     return 100 * value if isfinite(value) else None
 
 
-def _report(
-    names: tuple[str, str], machine: str, least: float, found: Sequence[GatedOne], notes: Sequence[str]
-) -> Report:
+def _report(names: tuple[str, str], machine: str, least: float, found: Sequence[Any], notes: Sequence[str]) -> Report:
     labels = shortest_labels([each.workload for each in found])
     columns = (
-        Column("verdict", "left"),
-        Column("workload", "left"),
-        *map(Column, ("base us", "candidate us", "change", "interval", "noise of base", "finds from")),
+        *left("verdict", "workload"),
+        *right("base us", "candidate us", "change", "interval"),
+        Column("noise of base", is_optional=True),
+        Column("finds from"),
     )
-    rows = []
+    rows: list[Row] = []
     for each in found:
         emphasis: Emphasis = "bad" if each.verdict == REGRESSION else ""
-        head = (TableCell(each.verdict, emphasis), TableCell(labels[each.workload.uuid] or each.workload.uuid[:8]))
+        head = (TableCell(each.verdict, emphasis), labels[each.workload.uuid] or each.workload.uuid[:8])
         if (gated := each.gated) is None:
-            rows.append((*head, *[NOTHING] * 6))
+            rows.append((*head, *[None] * 6))
             continue
         rows.append(
             (
                 *head,
-                TableCell(microseconds(gated.base_us)),
-                TableCell(microseconds(gated.candidate_us)),
+                microseconds(gated.base_us),
+                microseconds(gated.candidate_us),
                 TableCell(f"{100 * gated.change:+.2f}%", emphasis),
-                TableCell(f"{100 * gated.low:+.2f} to {100 * gated.high:+.2f}%") if isfinite(gated.high) else NOTHING,
-                TableCell(f"{100 * gated.noise:.2f}%"),
-                TableCell(f"+{100 * gated.detectable:.2f}%") if isfinite(gated.detectable) else NOTHING,
+                f"{100 * gated.low:+.2f} to {100 * gated.high:+.2f}%" if isfinite(gated.high) else None,
+                f"{100 * gated.noise:.2f}%",
+                f"+{100 * gated.detectable:.2f}%" if isfinite(gated.detectable) else None,
             )
         )
     kinds = sorted({each.kind for each in found if each.kind})
@@ -128,6 +101,6 @@ def _report(
     return Report(
         f"derby gate: {overall(found)}",
         (f"{names[0]} → {names[1]} · {machine}" + (f" · {' and '.join(kinds)} time" if kinds else ""),),
-        (Table("Workloads", columns, tuple(rows), caption, key_columns=2),),
+        (Table("Workloads", columns, rows, caption, key_columns=2),),
         (*failures, *notes),
     )

@@ -7,8 +7,8 @@ from dataclasses import asdict
 
 from kernelderby.rank.by_importance import BEST, Contender, ImportanceRanking
 from kernelderby.report.answer import Answer
-from kernelderby.report.frame import Frame, frame
-from kernelderby.report.model import NOTHING, Column, Report, Table, TableCell
+from kernelderby.report.frame import Frame, frame, picked
+from kernelderby.report.model import Column, Report, Row, Table, TableCell, cell_of, right
 from kernelderby.report.numbers import percent
 from kernelderby.report.roofline.notes import importance_note
 from kernelderby.store.counts import counted
@@ -27,26 +27,21 @@ def importance_answer(ranking: ImportanceRanking, warnings: Sequence[str] = ()) 
 
 def _frames(ranking: ImportanceRanking) -> tuple[Frame, ...]:
     group = {"gpu": ranking.group.gpu, "protocol": ranking.group.protocol}
-    places = [None, *range(1, len(ranking.contenders))]
-    authors = [
-        {"rank": place, "author": each.name}
+    authors = (
+        {"rank": place or None, "author": each.name}
         | group
         | asdict(each.share)
-        | {"shapes": each.shapes, "of_shapes": each.of_shapes, "outdated": each.outdated}
-        for place, each in zip(places, ranking.contenders, strict=True)
-    ]
-    operators = [
-        {
-            "operator": operator,
-            "importance_percent": ranking.importance[operator],
-            "author": each.name,
-            "solution": each.entries[operator].solution,
-        }
+        | picked(each, "shapes", "of_shapes", "outdated")
+        for place, each in enumerate(ranking.contenders)
+    )
+    operators = (
+        {"operator": operator, "importance_percent": ranking.importance[operator]}
+        | {"author": each.name, "solution": each.entries[operator].solution}
         | asdict(each.entries[operator].share)
         for operator in ranking.operators
         for each in ranking.contenders
         if operator in each.entries
-    ]
+    )
     return frame("authors", authors), frame("operators", operators)
 
 
@@ -60,75 +55,60 @@ def importance_report(ranking: ImportanceRanking) -> Report:
 
 
 def _authors_table(ranking: ImportanceRanking) -> Table:
+    is_fair = any(each.fair.measured is not None for each in ranking.contenders)
     columns = (
         Column("#"),
         Column("author", "left"),
-        Column("S, missing as 0"),
-        Column("S where measured"),
-        *((Column("S fair, missing as 0"), Column("S fair where measured")) if _is_fair(ranking) else ()),
-        Column("operators"),
-        Column("importance measured"),
-        Column("shapes passed"),
+        *right("S, missing as 0", "S where measured"),
+        *(right("S fair, missing as 0", "S fair where measured") if is_fair else ()),
+        *right("operators", "importance measured", "shapes passed"),
     )
-    places = [None, *range(1, len(ranking.contenders))]
-    return Table(
-        "Over all operators",
-        columns,
-        tuple(
-            _author_row(place, each, _is_fair(ranking)) for place, each in zip(places, ranking.contenders, strict=True)
-        ),
-        key_columns=2,
-        caption="S: floor over time, the median over an operator's shapes, weighted by importance over operators. "
-        + ("S fair: reachable time over time, the geomean over an operator's shapes. " if _is_fair(ranking) else "")
-        + f"{BEST}: on every shape the fastest solution of any author.",
+    caption = (
+        "S: floor over time, the median over an operator's shapes, weighted by importance over operators. "
+        + ("S fair: reachable time over time, the geomean over an operator's shapes. " if is_fair else "")
+        + f"{BEST}: on every shape the fastest solution of any author."
     )
+    rows = (_author_row(place, each, is_fair) for place, each in enumerate(ranking.contenders))
+    return Table("Over all operators", columns, rows, caption, key_columns=2)
 
 
-def _is_fair(ranking: ImportanceRanking) -> bool:
-    return any(each.fair.measured is not None for each in ranking.contenders)
-
-
-def _author_row(place: int | None, contender: Contender, is_fair: bool) -> tuple[TableCell, ...]:
+def _author_row(place: int, contender: Contender, is_fair: bool) -> Row:
     share = contender.share
+    scores = (share, contender.fair) if is_fair else (share,)
     return (
-        TableCell(str(place)) if place else NOTHING,
+        place or None,
         TableCell(contender.name, "best" if place == 1 else ""),
-        _share(share.everywhere),
-        _share(share.measured),
-        *((_share(contender.fair.everywhere), _share(contender.fair.measured)) if is_fair else ()),
+        *(cell_of(part, percent) for each in scores for part in (each.everywhere, each.measured)),
         _part(share.operators, share.of_operators),
-        TableCell(f"{share.weight:.1%}"),
+        f"{share.weight:.1%}",
         _part(contender.shapes, contender.of_shapes),
     )
 
 
 def _operators_table(ranking: ImportanceRanking) -> Table:
     """S of every contender with the author's solution; the best author's is marked."""
-    columns = (Column("operator", "left"), Column("importance"), *(Column(each.name) for each in ranking.contenders))
+    columns = (Column("operator", "left"), *right("importance", *(each.name for each in ranking.contenders)))
     return Table(
         "Each operator: S, and the shapes passed where some were not",
         columns,
-        tuple(_operator_row(ranking, operator) for operator in ranking.operators),
+        (_operator_row(ranking, operator) for operator in ranking.operators),
         caption="Of each author the solution that stands first in `derby rank --definition OPERATOR`.",
     )
 
 
-def _operator_row(ranking: ImportanceRanking, operator: str) -> tuple[TableCell, ...]:
+def _operator_row(ranking: ImportanceRanking, operator: str) -> Row:
     shares = [each.entries[operator].share if operator in each.entries else None for each in ranking.contenders]
     best = max((share.everywhere for share in shares[1:] if share), default=0)
-    cells = []
+    cells: list[TableCell | None] = []
     for place, share in enumerate(shares):
         if share is None:
-            cells.append(NOTHING)
+            cells.append(None)
             continue
         whole = share.shapes == share.of_shapes
-        text = (
-            "nothing passed"
-            if share.measured is None
-            else percent(share.measured) + ("" if whole else f" of {share.shapes}/{share.of_shapes}")
-        )
+        part = "" if whole else f" of {share.shapes}/{share.of_shapes}"
+        text = "nothing passed" if share.measured is None else percent(share.measured) + part
         cells.append(TableCell(text, "bad" if not whole else "best" if place and share.everywhere == best else ""))
-    return TableCell(operator), TableCell(f"{ranking.importance[operator]:.1f}%"), *cells
+    return operator, f"{ranking.importance[operator]:.1f}%", *cells
 
 
 def _notes(ranking: ImportanceRanking) -> Iterator[str]:
@@ -149,10 +129,6 @@ def _notes(ranking: ImportanceRanking) -> Iterator[str]:
             f"{group.gpu} under {group.protocol} ({counted(group.rows, 'row')})" for group in ranking.other_groups
         )
         yield f"also recorded, not compared here: {others}"
-
-
-def _share(value: float | None) -> TableCell:
-    return NOTHING if value is None else TableCell(percent(value))
 
 
 def _part(count: int, of: int) -> TableCell:

@@ -10,8 +10,8 @@ from kernelderby.catalog.workloads import FRESH, MODELS
 from kernelderby.rank.lead import Lead
 from kernelderby.rank.leads import Leads, OperatorLead
 from kernelderby.report.answer import Answer
-from kernelderby.report.frame import Frame, fields_of, frame
-from kernelderby.report.model import NOTHING, Column, Report, Table, TableCell
+from kernelderby.report.frame import Frame, fields_of, frame, picked
+from kernelderby.report.model import Column, Report, Row, Table, TableCell, cell_of
 from kernelderby.report.numbers import factor
 from kernelderby.store.counts import counted
 
@@ -43,24 +43,17 @@ def leads_answer(
 
 
 def _frames(found: Sequence[Leads]) -> tuple[Frame, ...]:
-    def key(each: Leads) -> dict[str, Any]:
-        return {"gpu": each.gpu, "protocol": each.protocol, "author": each.author, "origin": each.origin}
+    def row(each: Leads, kind: str, lead: Lead, **operator: str) -> dict[str, Any]:
+        return picked(each, "gpu", "protocol", "author", "origin") | operator | {"time": kind} | fields_of(lead)
 
-    return (
-        frame(
-            "leads",
-            (key(each) | {"time": kind} | fields_of(lead) for each in found for kind, lead in each.total.items()),
-        ),
-        frame(
-            "operators",
-            (
-                key(each) | {"operator": operator.definition, "time": kind} | fields_of(lead)
-                for each in found
-                for operator in each.operators
-                for kind, lead in operator.kinds.items()
-            ),
-        ),
+    totals = (row(each, *lead) for each in found for lead in each.total.items())
+    operators = (
+        row(each, *lead, operator=operator.definition)
+        for each in found
+        for operator in each.operators
+        for lead in operator.kinds.items()
     )
+    return frame("leads", totals), frame("operators", operators)
 
 
 def leads_report(
@@ -81,7 +74,7 @@ def leads_report(
 def sentence(found: Leads) -> str:
     """The result on one GPU: how many times as fast as the best library, on how many shapes."""
     outdated = sum(each.outdated for each in found.operators)
-    shapes = f"{outdated} shape{'s' * (outdated != 1)}"
+    shapes = counted(outdated, "shape")
     if not found.total:
         return f"{SETS[found.origin]}: {found.author} has no time of its present code ({shapes} to be measured again)."
     most = max(lead.workloads for lead in found.total.values())
@@ -99,14 +92,11 @@ def sentence(found: Leads) -> str:
 def _told(found: Leads, kind: str, lead: Lead) -> str:
     count = sum(kind in each.kinds for each in found.operators)
     over = counted(count, "operator") if count > 1 else counted(lead.workloads, "shape")
+    libraries = counted(len(lead.libraries), "library", "libraries") if len(lead.libraries) > 1 else "one library"
     return (
         f"{found.author} {IN_WORDS[kind]} is {factor(lead.ratio.value)} times as fast as the best of "
-        f"{_libraries(lead)} (geometric mean of {over}; {_versions(lead, found.versions)}): {_counts(lead)}."
+        f"{libraries} (geometric mean of {over}; {_versions(lead, found.versions)}): {_counts(lead)}."
     )
-
-
-def _libraries(lead: Lead) -> str:
-    return counted(len(lead.libraries), "library", "libraries") if len(lead.libraries) > 1 else "one library"
 
 
 def _versions(lead: Lead, versions: Mapping[str, str]) -> str:
@@ -122,7 +112,7 @@ def _counts(lead: Lead) -> str:
     """By the 95 % interval of each workload."""
     parts = [f"faster on {lead.wins} of {counted(lead.workloads, 'shape')}"]
     if lead.ties:
-        parts.append(f"{lead.ties} tie{'s' * (lead.ties != 1)}")
+        parts.append(counted(lead.ties, "tie"))
     if lead.losses:
         parts.append(f"slower on {lead.losses}")
     if lead.unpaired:
@@ -156,46 +146,44 @@ def _table(found: Leads, importance: Mapping[str, float]) -> Table:
     return Table(
         f"{SETS[found.origin]}: the best library's time over the best of {found.author}{what}",
         columns,
-        tuple(_row(each, kinds, importance.get(each.definition)) for each in operators),
-        caption="Above 1: faster than every library. Shapes: compared, of all. Geomean over the shapes that both have; "
-        "range: the least and the most on any shape; win, tie, loss by the 95 % interval of each shape; best "
-        "library: on most shapes, of how many. Importance: share of GPU time in production. Protocol "
+        (_row(each, kinds, importance.get(each.definition)) for each in operators),
+        caption="Above 1: faster than every library. Shapes: those that both have, of all. Geomean and range: over "
+        "these shapes. Win, tie, loss: by the 95 % interval of each shape. Best library: the one that is fastest on "
+        "most shapes, and how many were raced. Importance: share of GPU time in production. Protocol "
         f"{found.protocol}.",
     )
 
 
-def _row(operator: OperatorLead, kinds: Sequence[str], importance: float | None) -> tuple[TableCell, ...]:
+def _row(operator: OperatorLead, kinds: Sequence[str], importance: float | None) -> Row:
     shapes = max((lead.workloads for lead in operator.kinds.values()), default=0)
-    cells = [
-        TableCell(operator.definition),
-        NOTHING if importance is None else TableCell(f"{importance:.1f} %"),
-        TableCell(f"{shapes}/{operator.of_shapes}"),
-    ]
-    for kind in kinds:
-        cells += _cells(operator.kinds.get(kind))
-    return tuple(cells)
+    cells = (cell for kind in kinds for cell in _cells(operator.kinds.get(kind)))
+    return (operator.definition, cell_of(importance, "{:.1f} %".format), f"{shapes}/{operator.of_shapes}", *cells)
 
 
-def _cells(lead: Lead | None) -> list[TableCell]:
+def _cells(lead: Lead | None) -> Row:
     if lead is None:
-        return [NOTHING] * len(_COLUMNS)
-    return [
+        return (None,) * len(_COLUMNS)
+    return (
         TableCell(factor(lead.ratio.value), "bad" if lead.ratio.value < 1 else ""),
         TableCell(f"{factor(lead.least)} to {factor(lead.most)}", "bad" if lead.least < 1 else ""),
         TableCell(f"{lead.wins} {lead.ties} {lead.losses}", "bad" if lead.losses else ""),
-        TableCell(second_library(lead)),
-    ]
+        second_library(lead),
+    )
 
 
 def second_library(lead: Lead) -> str:
-    """The library that is the best one on most workloads, and how many libraries are on any."""
+    """The library that is the best one on most workloads, and how many were raced."""
     first = next(iter(lead.libraries))
     return first if len(lead.libraries) == 1 else f"{first} of {len(lead.libraries)}"
 
 
 def _notes(found: Leads) -> Iterator[str]:
+    of = SETS[found.origin]
     if found.alone:
-        yield f"no library to compare with: {', '.join(found.alone)}"
+        yield f"{of}, no library has a time: {', '.join(found.alone)}"
     outdated = [f"{each.definition} ({each.outdated})" for each in found.operators if each.outdated]
     if outdated:
-        yield f"shapes to be measured again, since a time is of former code: {', '.join(outdated)}"
+        yield f"{of} to be measured again, since a time is of former code: {', '.join(outdated)}"
+    failed = [f"{who} at {each.definition} ({count})" for each in found.operators for who, count in each.failed.items()]
+    if failed:
+        yield f"{of} on which a library failed: {', '.join(failed)}"

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from kernelderby.catalog import Definition, Requires, TensorSpec, Tolerance, Workload
+from msgspec import structs
+
+from kernelderby.catalog import Requires, TensorSpec, Tolerance, Workload
 from kernelderby.report.answer import Answer
-from kernelderby.report.frame import Frame, frame
-from kernelderby.report.model import BLANK, Column, Report, Table, TableCell
+from kernelderby.report.frame import Frame, frame, picked
+from kernelderby.report.model import Column, Report, Row, Table, TableCell, left, right
 from kernelderby.report.numbers import amount, percent
 from kernelderby.roofline.floors import arithmetic_intensity
 from kernelderby.roofline.listing import Contract, ListedOperator, Listing
@@ -36,16 +38,9 @@ def _listing_data(found: Listing) -> dict[str, Any]:
         "gpus": found.gpus,
         "of_operators": found.of_operators,
         "operators": [
-            {
-                "name": each.name,
-                "op_type": each.op_type,
-                "dtypes": each.dtypes,
-                "shapes": each.shapes,
-                "other_shapes": each.others,
-                "importance_percent": each.importance,
-                "solutions": each.solutions,
-                "best": {gpu: {"s": share.measured, "shapes": share.shapes} for gpu, share in each.shares.items()},
-            }
+            picked(each, "name", "op_type", "dtypes", "shapes")
+            | {"other_shapes": each.others, "importance_percent": each.importance, "solutions": each.solutions}
+            | {"best": {gpu: {"s": share.measured, "shapes": share.shapes} for gpu, share in each.shares.items()}}
             for each in found.operators
         ],
     }
@@ -82,15 +77,9 @@ def _contract_data(found: Contract, root: Path) -> dict[str, Any]:
             }
             for part in ("inputs", "outputs")
         },
-        "tolerances": [asdict(each) for each in definition.tolerances],
+        "tolerances": [structs.asdict(each) for each in definition.tolerances],
         "solutions": [
-            {
-                "name": each.name,
-                "author": each.author,
-                "description": each.description,
-                "aliases": each.aliases,
-                "requires": asdict(each.requires),
-            }
+            picked(each, "name", "author", "description", "aliases") | {"requires": structs.asdict(each.requires)}
             for each in found.solutions
         ],
         "gpus": found.gpus,
@@ -100,47 +89,35 @@ def _contract_data(found: Contract, root: Path) -> dict[str, Any]:
 
 def _workload_data(found: Contract, workload: Workload) -> dict[str, Any]:
     return {
-        "uuid": workload.uuid,
-        **{name: getattr(workload, name) for name in ("shape_id", "origin", "framework", "call_count")},
-        "axes": workload.axes,
-        "scalars": workload.scalars,
-        "cost": workload.cost and asdict(workload.cost),
-        "best": {gpu: _best_data(own[workload.uuid]) for gpu, own in found.best.items() if workload.uuid in own},
+        **picked(workload, "uuid", "shape_id", "origin", "framework", "call_count", "axes", "scalars"),
+        "cost": workload.cost and structs.asdict(workload.cost),
+        "best": {
+            gpu: picked(own[workload.uuid], "solution", "latency_us", "share", "outdated")
+            for gpu, own in found.best.items()
+            if workload.uuid in own
+        },
     }
-
-
-def _best_data(reached: Reached) -> dict[str, Any]:
-    return {name: getattr(reached, name) for name in ("solution", "latency_us", "share", "outdated")}
 
 
 def _contract_frames(found: Contract, root: Path) -> tuple[Frame, ...]:
     data = _contract_data(found, root)
-    named = [
-        frame(part, ({"name": name} | fields for name, fields in data[part].items()))
-        for part in ("axes", "inputs", "outputs")
-    ]
-    return (
-        frame("workloads", data["workloads"]),
-        frame("solutions", data["solutions"]),
-        *named,
-        frame("tolerances", data["tolerances"]),
-    )
+    parts = {name: data[name] for name in ("workloads", "solutions")}
+    for name in ("axes", "inputs", "outputs"):
+        parts[name] = [{"name": each} | own for each, own in data[name].items()]
+    parts["tolerances"] = data["tolerances"]
+    return tuple(frame(name, rows) for name, rows in parts.items())
 
 
 def listing_report(found: Listing) -> Report:
     shapes = sum(operator.shapes for operator in found.operators)
     others = sum(sum(operator.others.values()) for operator in found.operators)
     count = len(found.operators)
-    operators = f"{count} of {counted(found.of_operators, 'operator')}"
-    operators = operators if count < found.of_operators else counted(count, "operator")
+    operators = (f"{count} of " if count < found.of_operators else "") + counted(found.of_operators, "operator")
     columns = (
         Column("operator", "left"),
         Column("op_type", "left", is_optional=True),
         Column("dtype", "left", is_optional=True),
-        Column("shapes"),
-        Column("importance"),
-        Column("solutions"),
-        *(Column(f"best S {gpu}") for gpu in found.gpus),
+        *right("shapes", "importance", "solutions", *(f"best S {gpu}" for gpu in found.gpus)),
     )
     captions = []
     if any(operator.importance is not None for operator in found.operators):
@@ -150,7 +127,7 @@ def listing_report(found: Listing) -> Report:
             "S: floor over the fastest solution's time, median over the shapes (timed/all, where not all); rows of the "
             "newest protocol."
         )
-    rows = tuple(_operator_row(each, found.gpus) for each in found.operators)
+    rows = (_operator_row(each, found.gpus) for each in found.operators)
     if others:
         captions.append("After a +: shapes of other origins, which do not count in S (--origin).")
     return Report(
@@ -160,41 +137,37 @@ def listing_report(found: Listing) -> Report:
     )
 
 
-def _operator_row(operator: ListedOperator, gpus: Sequence[str]) -> tuple[TableCell, ...]:
-    cells = [
-        TableCell(operator.name),
-        TableCell(operator.op_type),
-        TableCell(", ".join(operator.dtypes)),
-        TableCell(_shape_count(operator)),
-        BLANK if operator.importance is None else TableCell(f"{operator.importance:.1f}%"),
-        TableCell(str(operator.solutions), "" if operator.solutions else "bad"),
-    ]
-    for gpu in gpus:
-        share = operator.shares.get(gpu)
-        if share is None:
-            cells.append(BLANK)
-        else:
-            part = "" if share.shapes == share.of_shapes else f" ({share.shapes}/{share.of_shapes})"
-            cells.append(TableCell(percent(share.measured) + part) if share.measured is not None else BLANK)
-    return tuple(cells)
-
-
-def _shape_count(operator: ListedOperator) -> str:
+def _operator_row(operator: ListedOperator, gpus: Sequence[str]) -> Row:
     others = sum(operator.others.values())
-    return f"{operator.shapes}+{others}" if others else str(operator.shapes)
+    return (
+        operator.name,
+        operator.op_type,
+        ", ".join(operator.dtypes),
+        f"{operator.shapes}+{others}" if others else operator.shapes,
+        "" if operator.importance is None else f"{operator.importance:.1f}%",
+        TableCell(str(operator.solutions), "" if operator.solutions else "bad"),
+        *(_share(operator.shares.get(gpu)) for gpu in gpus),
+    )
+
+
+def _share(share: Any) -> str:
+    """share: an OperatorShare, None where no row is of that GPU."""
+    if share is None or share.measured is None:
+        return ""
+    return percent(share.measured) + ("" if share.shapes == share.of_shapes else f" ({share.shapes}/{share.of_shapes})")
 
 
 def contract_report(found: Contract, root: Path) -> Report:
     definition = found.definition
-    facts = [definition.op_type, ", ".join(found.dtypes), str(_inside(definition, root))]
+    place = (definition.source_path or definition.path).relative_to(root)
+    facts = [definition.op_type, ", ".join(found.dtypes), str(place)]
     if found.importance is not None:
         facts.append(f"{found.importance:.1f}% of GPU time in production")
     tables = contract_tables(found)
     tables += [_solution_table(found)] if found.solutions else []
     tables += [_workload_table(found)] if found.workloads else []
-    return Report(
-        definition.name, tuple(line for line in (" · ".join(facts), definition.description) if line), tuple(tables)
-    )
+    lines = filter(None, (" · ".join(facts), definition.description))
+    return Report(definition.name, tuple(lines), tuple(tables))
 
 
 def contract_tables(found: Contract) -> list[Table]:
@@ -203,75 +176,36 @@ def contract_tables(found: Contract) -> list[Table]:
     return tables + ([_tolerance_table(found.definition.tolerances)] if found.definition.tolerances else [])
 
 
-def _inside(definition: Definition, root: Path) -> Path:
-    path = definition.source_path or definition.path
-    return path.relative_to(root)
-
-
-def _prose(title: str, columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Table:
-    """A table whose last column is text: it is wrapped, not split off, since every column is a key column."""
-    return Table(title, tuple(columns), tuple(tuple(map(TableCell, row)) for row in rows), key_columns=len(columns))
+# The last column of these tables is text. It is wrapped, not split off, since every column is a key column.
 
 
 def _axes_table(found: Contract) -> Table:
     described = found.descriptions["axes"]
-    return _prose(
-        "Axes",
-        [Column("axis", "left"), Column("size"), Column("description", "left")],
-        [(name, "var" if size is None else str(size), described[name]) for name, size in found.definition.axes.items()],
-    )
+    columns = (Column("axis", "left"), Column("size"), Column("description", "left"))
+    rows = ((name, size or "var", described[name]) for name, size in found.definition.axes.items())
+    return Table("Axes", columns, rows, key_columns=3)
 
 
 def _tensor_table(found: Contract, part: str) -> Table:
     tensors: dict[str, TensorSpec] = getattr(found.definition, part)
     described = found.descriptions[part]
-    columns = [
-        Column(part.removesuffix("s"), "left"),
-        Column("shape", "left"),
-        Column("dtype", "left"),
-        Column("description", "left"),
-    ]
-    return _prose(
-        part.capitalize(),
-        columns,
-        [
-            (name, "scalar" if spec.shape is None else f"[{', '.join(spec.shape)}]", spec.dtype, described[name])
-            for name, spec in tensors.items()
-        ],
+    rows = (
+        (name, "scalar" if spec.shape is None else f"[{', '.join(spec.shape)}]", spec.dtype, described[name])
+        for name, spec in tensors.items()
     )
+    columns = left(part.removesuffix("s"), "shape", "dtype", "description")
+    return Table(part.capitalize(), columns, rows, key_columns=4)
 
 
 def _tolerance_table(tolerances: Sequence[Tolerance]) -> Table:
-    columns = [
-        Column("tolerance", "left"),
-        Column("outputs", "left"),
-        Column("atol"),
-        Column("rtol"),
-        Column("must match"),
-        Column("reason", "left"),
-    ]
-    table = _prose(
-        "Tolerances",
-        columns,
-        [
-            (
-                each.name,
-                ", ".join(each.outputs) or "all",
-                f"{each.atol:g}",
-                f"{each.rtol:g}",
-                f"{100 * each.required_matched_ratio:g}%" + _bounds(each),
-                each.reason,
-            )
-            for each in tolerances
-        ],
-    )
-    return Table(
-        table.title,
-        table.columns,
-        table.rows,
-        key_columns=table.key_columns,
-        caption="An element fails when its absolute error exceeds atol and its relative error exceeds rtol.",
-    )
+    rows = []
+    for each in tolerances:
+        must_match = f"{100 * each.required_matched_ratio:g}%" + _bounds(each)
+        outputs = ", ".join(each.outputs) or "all"
+        rows.append((each.name, outputs, f"{each.atol:g}", f"{each.rtol:g}", must_match, each.reason))
+    columns = (*left("tolerance", "outputs"), *right("atol", "rtol", "must match"), Column("reason", "left"))
+    caption = "An element fails when its absolute error exceeds atol and its relative error exceeds rtol."
+    return Table("Tolerances", columns, rows, caption, key_columns=6)
 
 
 def _bounds(tolerance: Tolerance) -> str:
@@ -280,25 +214,11 @@ def _bounds(tolerance: Tolerance) -> str:
 
 
 def _solution_table(found: Contract) -> Table:
-    columns = [
-        Column("solution", "left"),
-        Column("author", "left"),
-        Column("needs", "left"),
-        Column("description", "left"),
-    ]
-    return _prose(
-        "Solutions",
-        columns,
-        [
-            (
-                each.name,
-                each.author,
-                _needs(each.requires),
-                each.description + (f" Also called {', '.join(each.aliases)}." if each.aliases else ""),
-            )
-            for each in found.solutions
-        ],
-    )
+    rows = []
+    for each in found.solutions:
+        aliases = f" Also called {', '.join(each.aliases)}." if each.aliases else ""
+        rows.append((each.name, each.author, _needs(each.requires), each.description + aliases))
+    return Table("Solutions", left("solution", "author", "needs", "description"), rows, key_columns=4)
 
 
 def _needs(requires: Requires) -> str:
@@ -310,43 +230,38 @@ def _needs(requires: Requires) -> str:
     return ", ".join(parts) or ("CPU or GPU" if requires.cpu else "GPU")
 
 
-# Workloads ------------------------------------------------------------------------------------------------------------
+def varying(fields: Sequence[dict[str, Any]], text: Callable[[Any], str]) -> tuple[list[str], str]:
+    """The names that differ between shapes, and the others with their values (by text()), in words for a title."""
+    names = list(dict.fromkeys(name for each in fields for name in each))
+    common = [
+        name for name in names if len(fields) > 1 and all(each.get(name) == fields[0].get(name) for each in fields)
+    ]
+    told = ", ".join(f"{name} {text(fields[0][name])}" for name in common)
+    return [name for name in names if name not in common], f", all with {told}" if told else ""
 
 
 def _workload_table(found: Contract) -> Table:
     workloads = found.workloads
     several = len({workload.origin for workload in workloads}) > 1
     fields = [({"origin": workload.origin} if several else {}) | _fields(workload) for workload in workloads]
-    names = list(dict.fromkeys(name for each in fields for name in each))
-    common = [
-        name for name in names if len(fields) > 1 and all(each.get(name) == fields[0].get(name) for each in fields)
-    ]
-    shown = [name for name in names if name not in common]
+    shown, told = varying(fields, _value)
     has_id = any(workload.shape_id is not None for workload in workloads)
     columns = [
         Column("shape" if has_id else "workload", "right" if has_id else "left"),
         *(Column(name, "left" if name in ("origin", "framework") else "right") for name in shown),
-        Column("GFLOP"),
-        Column("MB"),
-        Column("flop / byte"),
+        *right("GFLOP", "MB", "flop / byte"),
     ]
     for gpu in found.gpus:
         columns += [Column(f"best on {gpu}", "left"), Column(f"S {gpu}")]
-    rows = tuple(
-        (
-            TableCell(_label(workload, has_id)),
-            *(TableCell(_value(each.get(name))) for name in shown),
-            *_cost_cells(workload),
-            *_best_cells(found, workload),
-        )
-        for workload, each in zip(workloads, fields, strict=True)
-    )
-    return Table(
-        counted(len(workloads), "workload") + (f", all with {_listed(fields[0], common)}" if common else ""),
-        tuple(columns),
-        rows,
-        _workload_caption(found),
-    )
+    rows: list[Row] = []
+    for workload, each in zip(workloads, fields, strict=True):
+        label = _value(workload.shape_id) if has_id else workload.uuid[:8]
+        sizes = (_value(each.get(name)) for name in shown)
+        rows.append((label, *sizes, *_cost_cells(workload), *_best_cells(found, workload)))
+    caption = "S: floor over the fastest solution's time." if found.gpus else ""
+    if any(best.outdated for own in found.best.values() for best in own.values()):
+        caption += f" {OUTDATED} outdated sources."
+    return Table(counted(len(workloads), "workload") + told, columns, rows, caption)
 
 
 def _fields(workload: Workload) -> dict[str, Any]:
@@ -355,41 +270,19 @@ def _fields(workload: Workload) -> dict[str, Any]:
     return {**workload.axes, **workload.scalars, **{name: value for name, value in seen.items() if value is not None}}
 
 
-def _listed(fields: dict[str, Any], names: Sequence[str]) -> str:
-    return ", ".join(f"{name} {_value(fields[name])}" for name in names)
-
-
-def _label(workload: Workload, has_id: bool) -> str:
-    return ("" if workload.shape_id is None else str(workload.shape_id)) if has_id else workload.uuid[:8]
-
-
-def _cost_cells(workload: Workload) -> tuple[TableCell, ...]:
+def _cost_cells(workload: Workload) -> Row:
     cost = workload.cost
     if cost is None:
-        return BLANK, BLANK, BLANK
+        return ("", "", "")
     moved = cost.bytes_read + cost.bytes_written
-    return tuple(
-        TableCell(amount(value)) for value in (sum(cost.flops.values()) / 1e9, moved / 1e6, arithmetic_intensity(cost))
-    )
+    return [*map(amount, (sum(cost.flops.values()) / 1e9, moved / 1e6, arithmetic_intensity(cost)))]
 
 
-def _best_cells(found: Contract, workload: Workload) -> list[TableCell]:
-    cells = []
+def _best_cells(found: Contract, workload: Workload) -> Iterator[str]:
     for gpu in found.gpus:
         best: Reached | None = found.best[gpu].get(workload.uuid)
-        if best is None:
-            cells += [BLANK, BLANK]
-        else:
-            share = BLANK if best.share is None else TableCell(percent(best.share))
-            cells += [TableCell((best.solution or "") + (OUTDATED if best.outdated else "")), share]
-    return cells
-
-
-def _workload_caption(found: Contract) -> str:
-    if not found.gpus:
-        return ""
-    outdated = any(best.outdated for own in found.best.values() for best in own.values())
-    return "S: floor over the fastest solution's time." + (f" {OUTDATED} outdated sources." if outdated else "")
+        yield f"{best.solution or ''}{OUTDATED if best.outdated else ''}" if best else ""
+        yield percent(best.share) if best and best.share is not None else ""
 
 
 def _value(value: Any) -> str:

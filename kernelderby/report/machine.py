@@ -1,15 +1,14 @@
-"""What this machine can run (measure.machine.doctor's findings, a dict) as two short tables: solutions by reason."""
+"""The solutions that this machine can run (measure.machine.doctor's findings, a dict) as two short tables."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from kernelderby.report.answer import Answer
 from kernelderby.report.frame import Frame, frame
-from kernelderby.report.model import Column, Report, Table, TableCell
-
-NAMED = 3  # solutions of one reason; --json and --format csv have all
+from kernelderby.report.model import Column, Report, Table, left
+from kernelderby.report.numbers import few
 
 
 def machine_answer(found: dict[str, Any]) -> Answer[dict[str, Any]]:
@@ -18,15 +17,11 @@ def machine_answer(found: dict[str, Any]) -> Answer[dict[str, Any]]:
 
 
 def _frames(found: Mapping[str, Any]) -> tuple[Frame, ...]:
-    solutions = [
-        {
-            "solution": name,
-            "definition": each["definition"],
-            "on_gpu": _one_line(each["on_gpu"]),
-            "on_cpu": _one_line(each["on_cpu"]),
-        }
+    solutions = (
+        {"solution": name, "definition": each["definition"]}
+        | {where: _one_line(each[where]) for where in ("on_gpu", "on_cpu")}
         for name, each in found["solutions"].items()
-    ]
+    )
     return (
         frame("solutions", solutions),
         frame("libraries", ({"library": name, "version": version} for name, version in found["libs"].items())),
@@ -34,19 +29,13 @@ def _frames(found: Mapping[str, Any]) -> tuple[Frame, ...]:
 
 
 def machine_report(found: Mapping[str, Any]) -> Report:
-    facts = [(TableCell(what), TableCell(text)) for what, text in _machine(found)]
-    machine = Table("This machine", (Column("what", "left"), Column("here", "left")), tuple(facts), key_columns=2)
+    machine = Table("This machine", left("what", "here"), _machine(found), key_columns=2)
     groups: dict[tuple[str, str], list[str]] = {}
     for name, each in found["solutions"].items():
         groups.setdefault((_reason(each["on_gpu"]), _reason(each["on_cpu"])), []).append(name)
-    columns = (
-        Column("solutions"),
-        Column("on this GPU", "left"),
-        Column("derby check on the CPU", "left"),
-        Column("which", "left"),
-    )
+    columns = (Column("solutions"), *left("on this GPU", "derby check on the CPU", "which"))
     rows = tuple(
-        (TableCell(str(len(names))), TableCell(on_gpu), TableCell(on_cpu), TableCell(_few(names)))
+        (len(names), on_gpu, on_cpu, few(names))
         for (on_gpu, on_cpu), names in sorted(groups.items(), key=lambda group: -len(group[1]))
     )
     return Report(
@@ -61,12 +50,9 @@ def _machine(found: Mapping[str, Any]) -> list[tuple[str, str]]:
     gpu = found["gpu"]
     lines = [("python", found["python"]), ("CPU", found["host_cpu"])]
     if gpu:
+        sizes = f"{gpu['memory_bytes'] / 2**30:.0f} GiB, L2 {gpu['l2_bytes'] / 2**20:.0f} MiB"
         lines += [
-            (
-                "GPU",
-                f"{gpu['name']}, compute capability {gpu['compute_capability']}, "
-                f"{gpu['memory_bytes'] / 2**30:.0f} GiB, L2 {gpu['l2_bytes'] / 2**20:.0f} MiB",
-            ),
+            ("GPU", f"{gpu['name']}, compute capability {gpu['compute_capability']}, {sizes}"),
             ("driver", found["driver"] or f"unknown ({found['nvml_missing']})"),
             ("timing", found["protocol"] + (f" ({found['protocol_note']})" if found["protocol_note"] else "")),
         ]
@@ -95,8 +81,3 @@ def _one_line(reason: str | None) -> str | None:
     if len(lines) < 2:
         return reason
     return f"{lines[0].rpartition(': ')[0] or lines[0]}: {lines[-1]}"
-
-
-def _few(names: Sequence[str]) -> str:
-    rest = len(names) - NAMED
-    return ", ".join(names[:NAMED]) + (f" and {rest} more" if rest > 0 else "")

@@ -25,7 +25,7 @@ def render(report: Report) -> str:
         parts += [_line_of(table.title), _table(table)]
         if table.caption:
             parts.append(f"<sub>{_prose(table.caption)}</sub>")
-    parts.append("\n".join(f"- {_line_of(note)}" for note in report.notes))
+    parts.append("\n".join(f"{'  ' * note.startswith(' ')}- {_line_of(note.lstrip(' '))}" for note in report.notes))
     return "\n\n".join(part for part in parts if part) + "\n"
 
 

@@ -1,15 +1,17 @@
-"""What a renderer needs: headings, facts, tables of short texts, notes. Numbers are already texts here, with units.
+"""The input of a renderer: headings, facts, tables of short texts, notes. Numbers are already texts here, with units.
 
 Every text loses its control characters when it comes in, so no renderer has to think of them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 from kernelderby.report.plain import plain
 
+_T = TypeVar("_T")
 Emphasis = Literal["", "best", "muted", "bad"]
 
 
@@ -34,6 +36,11 @@ NOT_KNOWN = TableCell("n/a", "muted")  # there is one, but what it takes to comp
 BLANK = TableCell("")
 
 
+def cell_of(value: _T | None, written: Callable[[_T], str] = str) -> TableCell:
+    """NOTHING without a value."""
+    return NOTHING if value is None else TableCell(written(value))
+
+
 @dataclass(frozen=True, slots=True)
 class Column:
     """title carries the unit; text breaks it into two lines after the space or underscore nearest to its middle."""
@@ -46,7 +53,20 @@ class Column:
         _make_plain(self, "title")
 
 
-@dataclass(frozen=True, slots=True)
+def left(*titles: str) -> tuple[Column, ...]:
+    """Columns of texts."""
+    return tuple(Column(title, "left") for title in titles)
+
+
+def right(*titles: str) -> tuple[Column, ...]:
+    """Columns of numbers."""
+    return tuple(map(Column, titles))
+
+
+Row = Sequence[TableCell | str | float | None]  # a cell each; what is none yet: None is NOTHING, all else its text
+
+
+@dataclass(frozen=True, slots=True, init=False)
 class Table:
     """rows: one TableCell per column. caption: how to read the table, one line.
 
@@ -56,11 +76,18 @@ class Table:
     title: str
     columns: tuple[Column, ...]
     rows: tuple[tuple[TableCell, ...], ...]
-    caption: str = ""
-    key_columns: int = 1
+    caption: str
+    key_columns: int
 
-    def __post_init__(self) -> None:
-        _make_plain(self, "title", "caption")
+    def __init__(
+        self, title: str, columns: Iterable[Column], rows: Iterable[Row], caption: str = "", key_columns: int = 1
+    ) -> None:
+        cells = tuple(tuple(each if isinstance(each, TableCell) else cell_of(each) for each in row) for row in rows)
+        for name, value in (
+            *(("title", plain(title)), ("columns", tuple(columns)), ("rows", cells)),
+            *(("caption", plain(caption)), ("key_columns", key_columns)),
+        ):
+            object.__setattr__(self, name, value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,19 @@ Measured times carry noise of a percent, so three digits; floors are exact and g
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 def microseconds(value: float) -> str:
     """A measured time in us: 2.29, 50.0, 14107."""
     if value >= 1000:
         return f"{value:.0f}"
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def us_of_ns(nanoseconds: float) -> str:
+    """The same of nanoseconds."""
+    return microseconds(nanoseconds / 1e3)
 
 
 def floor_us(value: float) -> str:
@@ -33,7 +40,7 @@ def factor(value: float, digits: int = 2) -> str:
 
 def percent(share: float) -> str:
     """34.0%, 0.7%, 0.03%, 0.004%: one digit, and more where it says nothing."""
-    return f"{share:.1%}" if share >= 0.001 or share == 0 else f"{100 * share:.1g}%"
+    return f"{share:.1%}" if abs(share) >= 0.001 or share == 0 else f"{100 * share:.1g}%"
 
 
 def short_percent(share: float) -> str:
@@ -49,3 +56,8 @@ def intensity(value: float) -> str:
 def amount(value: float) -> str:
     """GFLOP and MB: three digits, or whole."""
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def few(names: Sequence[str], most: int = 3) -> str:
+    """rms_norm, gemm_bf16, softmax and 4 more."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if names[most:] else "")

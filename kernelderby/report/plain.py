@@ -1,4 +1,4 @@
-"""Text from data (names, messages, descriptions) without what a terminal or a page would act on."""
+"""Text from data (names, messages, descriptions) without characters that a terminal or a page would act on."""
 
 from __future__ import annotations
 

@@ -19,6 +19,7 @@ from kernelderby.store.files import write_whole
 
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442")
 REST = "#BBBBBB"
+MARKERS = "os^DvP*X"
 HATCHES = ("", "////", "....", "xxxx")
 SUFFIXES = (".png", ".svg", ".pdf")
 LABEL_FROM = 0.035  # a part of a bar narrower than this share of the picture has no room for its label
@@ -62,12 +63,11 @@ def stacked_bars(
     axes.set_xlim(0, end * 1.1)
     if as_share:
         axes.spines["bottom"].set_bounds(0, end)
-    axes.set_xlabel(f"share of the time, %  (at the end of a bar: {unit})" if as_share else unit)
     if as_share:
         axes.set_xticks(range(0, 101, 20))
-    axes.set_title(title, loc="left", fontsize=11, fontweight="bold")
+        unit = f"share of the time, %  (at the end of a bar: {unit})"
     _legend(axes, parts, looks, meanings or {})
-    save(figure, path)
+    finish(figure, axes, path, title, unit)
 
 
 def bars(
@@ -92,11 +92,9 @@ def bars(
     axes.set_yticks(range(len(values)), [cut(name) for name in values], fontsize=8.5)
     axes.invert_yaxis()
     axes.set_xlim(0, max(values.values(), default=1) * 1.3)
-    axes.set_xlabel(unit)
-    axes.set_title(title, loc="left", fontsize=11, fontweight="bold")
     if groups:
         _legend(axes, keys, looks, {}, loc="lower right", bbox_to_anchor=None)
-    save(figure, path)
+    finish(figure, axes, path, title, unit)
 
 
 def dots(rows: Mapping[str, Mapping[str, float]], path: Path, *, title: str, unit: str) -> None:
@@ -106,35 +104,19 @@ def dots(rows: Mapping[str, Mapping[str, float]], path: Path, *, title: str, uni
     figure, axes = new_figure(path, 10.5, max(2.2, 1.3 + 0.34 * len(rows)))
     furthest = max((value for values in rows.values() for value in values.values()), default=0) or 1
     for place, values in enumerate(rows.values()):
-        axes.hlines(place, 0, max(values.values(), default=0), color="#DDDDDD", linewidth=2, zorder=1)
-        axes.text(
-            max(values.values(), default=0) + 0.015 * furthest,
-            place,
-            in_digits(max(values.values()), ""),
-            va="center",
-            fontsize=8.5,
-            color="#444444",
-        )
+        most = max(values.values())
+        axes.hlines(place, 0, most, color="#DDDDDD", linewidth=2, zorder=1)
+        at = most + 0.015 * furthest
+        axes.text(at, place, in_digits(most, ""), va="center", fontsize=8.5, color="#444444")
     for index, key in enumerate(series):
         points = [(values[key], place) for place, values in enumerate(rows.values()) if key in values]
-        axes.scatter(
-            *zip(*points, strict=True),
-            s=52,
-            color=looks[key][0],
-            marker="os^DvP"[index % 6],
-            zorder=2,
-            label=key,
-            edgecolor="white",
-            linewidth=0.6,
-            clip_on=False,
-        )
+        look = {"color": looks[key][0], "marker": MARKERS[index % 6], "edgecolor": "white", "linewidth": 0.6}
+        axes.scatter(*zip(*points, strict=True), s=52, zorder=2, label=key, clip_on=False, **look)
     axes.set_yticks(range(len(rows)), [cut(name) for name in rows])
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.set_xlim(0, furthest * 1.08)
-    axes.set_xlabel(unit)
-    axes.set_title(title, loc="left", fontsize=11, fontweight="bold")
     axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False, fontsize=9)
-    save(figure, path)
+    finish(figure, axes, path, title, unit)
 
 
 def differences(values: Mapping[str, float], path: Path, *, title: str, unit: str) -> None:
@@ -150,13 +132,9 @@ def differences(values: Mapping[str, float], path: Path, *, title: str, unit: st
     axes.axvline(0, color="#666666", linewidth=0.8)
     axes.set_yticks(range(len(values)), [cut(name) for name in values], fontsize=8.5)
     axes.invert_yaxis()
-    axes.set_xlim(
-        min(-0.15 * widest, min(values.values(), default=0) * 1.25),
-        max(0.15 * widest, max(values.values(), default=0) * 1.25),
-    )
-    axes.set_xlabel(f"{unit}  (left: faster, right: slower)")
-    axes.set_title(title, loc="left", fontsize=11, fontweight="bold")
-    save(figure, path)
+    least, most = min(values.values(), default=0), max(values.values(), default=0)
+    axes.set_xlim(min(-0.15 * widest, least * 1.25), max(0.15 * widest, most * 1.25))
+    finish(figure, axes, path, title, f"{unit}  (left: faster, right: slower)")
 
 
 def new_figure(path: Path, width: float, height: float) -> tuple[Any, Any]:
@@ -188,15 +166,27 @@ def _of_matplotlib() -> tuple[Any, Any]:
         raise DerbyError(f"--plot: matplotlib does not start ({error!s:.200}); look at its matplotlibrc") from None
     matplotlib.rcdefaults()
     matplotlib.rcParams["text.parse_math"] = False
+    matplotlib.rcParams["svg.hashsalt"] = "kernelderby"  # two pictures of one answer are the same bytes
     return FigureCanvasAgg, Figure
 
 
-def save(figure: Any, path: Path) -> None:
+_DATES = {"svg": ("Date",), "pdf": ("CreationDate", "ModDate")}
+
+
+def entitle(axes: Any, title: str, unit: str) -> None:
+    axes.set_title(title, loc="left", fontsize=11, fontweight="bold")
+    axes.set_xlabel(unit)
+
+
+def finish(figure: Any, axes: Any, path: Path, title: str, unit: str) -> None:
+    """The title, the axis of the values, the file."""
+    entitle(axes, title, unit)
     if not path.parent.is_dir():
         raise DerbyError(f"--plot {path}: cannot be written (there is no such folder); name a place that exists")
-    drawn = BytesIO()
+    drawn, kind = BytesIO(), path.suffix.removeprefix(".") or "png"
+    undated = dict.fromkeys(_DATES.get(kind, ()))
     try:
-        figure.savefig(drawn, dpi=160, format=path.suffix.removeprefix(".") or "png")
+        figure.savefig(drawn, dpi=160, format=kind, metadata=undated or None)
     except (ValueError, OverflowError, OSError, RuntimeError) as error:
         raise DerbyError(f"--plot {path}: cannot be drawn ({error!s:.200}); is $SOURCE_DATE_EPOCH a number?") from None
     write_whole(path, drawn.getvalue())
@@ -225,15 +215,11 @@ def _legend(
 ) -> None:
     from matplotlib.patches import Patch
 
-    handles = [
-        Patch(
-            facecolor=looks[part][0],
-            hatch=looks[part][1],
-            edgecolor="white",
-            label=cut(f"{part}  {meanings.get(part, '')}".strip(), 44),
-        )
-        for part in parts
-    ]
+    handles = []
+    for part in parts:
+        color, hatch = looks[part]
+        label = cut(f"{part}  {meanings.get(part, '')}".strip(), 44)
+        handles.append(Patch(facecolor=color, hatch=hatch, edgecolor="white", label=label))
     axes.legend(handles=handles, loc=loc, bbox_to_anchor=bbox_to_anchor, frameon=False, fontsize=9)
 
 
@@ -241,22 +227,13 @@ def _inside(
     axes: Any, x: float, y: float, part: str, value: float, look: tuple[str, str], width: float, as_share: bool
 ) -> None:
     """The part's name, where it fits, above its share."""
-    name = part if len(part) <= value / width * 80 else ""
     number = f"{value:.1f}" if as_share else in_digits(value, "")
+    text = f"{part}\n{number}" if len(part) <= value / width * 80 else number
     color, hatch = look
     red, green, blue = (int(color[place : place + 2], 16) for place in (1, 3, 5))
-    is_dark = 0.299 * red + 0.587 * green + 0.114 * blue < 140
-    axes.text(
-        x,
-        y,
-        f"{name}\n{number}" if name else number,
-        ha="center",
-        va="center",
-        fontsize=8,
-        color="white" if is_dark else "black",
-        linespacing=1.1,
-        bbox={"facecolor": color, "edgecolor": "none", "pad": 1} if hatch else None,
-    )
+    letters = "white" if 0.299 * red + 0.587 * green + 0.114 * blue < 140 else "black"
+    box = {"facecolor": color, "edgecolor": "none", "pad": 1} if hatch else None
+    axes.text(x, y, text, ha="center", va="center", fontsize=8, color=letters, linespacing=1.1, bbox=box)
 
 
 def in_digits(value: float, unit: str) -> str:

@@ -8,8 +8,8 @@ import re
 from kernelderby.catalog import Definition, Workload
 from kernelderby.hardware import Gpu
 from kernelderby.report import markdown
-from kernelderby.report.listing import contract_tables
-from kernelderby.report.model import NOT_KNOWN, NOTHING, Column, Report, Table, TableCell
+from kernelderby.report.listing import contract_tables, varying
+from kernelderby.report.model import NOT_KNOWN, Column, Report, Row, Table, right
 from kernelderby.report.numbers import floor_us, microseconds, percent
 from kernelderby.roofline.floors import Floors, floors
 from kernelderby.roofline.listing import Contract
@@ -105,43 +105,27 @@ def _hardware(gpu: Gpu) -> tuple[str, ...]:
 def _shapes(found: Contract, gpu: Gpu) -> Table:
     """What is the same in all shapes stands in the title."""
     fields = [{**each.axes, **each.scalars} for each in found.workloads]
-    names = list(dict.fromkeys(name for each in fields for name in each))
-    common = [name for name in names if len(fields) > 1 and len({str(each.get(name)) for each in fields}) == 1]
-    shown = [name for name in names if name not in common]
+    shown, told = varying(fields, str)
     best = found.best.get(gpu.id, {})
-    rows = [
-        (
-            TableCell(workload.uuid[:8]),
-            *(TableCell(str(own.get(name, ""))) for name in shown),
-            *_floor_cells(workload, gpu),
-            *_best_cells(best.get(workload.uuid)),
-        )
-        for workload, own in zip(found.workloads, fields, strict=True)
-    ]
-    columns = [
-        Column("workload", "left"),
-        *map(Column, shown),
-        *map(Column, ("memory floor us", "compute floor us", "best us", "S")),
-        Column("by", "left"),
-    ]
-    title = counted(len(rows), "shape") + (
-        ", all with " + ", ".join(f"{name} {fields[0].get(name)}" for name in common) if common else ""
-    )
+    rows: list[Row] = []
+    for workload, own in zip(found.workloads, fields, strict=True):
+        sizes = (str(own.get(name, "")) for name in shown)
+        rows.append((workload.uuid[:8], *sizes, *_floor_cells(workload, gpu), *_best_cells(best.get(workload.uuid))))
+    titles = (*shown, "memory floor us", "compute floor us", "best us", "S")
+    columns = (Column("workload", "left"), *right(*titles), Column("by", "left"))
     caption = (
         "Floors at the GPU's peaks. Best: the fastest time of any solution measured there. S: larger floor over time."
     )
-    return Table(title, tuple(columns), tuple(rows), caption)
+    return Table(counted(len(rows), "shape") + told, columns, rows, caption)
 
 
-def _floor_cells(workload: Workload, gpu: Gpu) -> tuple[TableCell, TableCell]:
+def _floor_cells(workload: Workload, gpu: Gpu) -> Row:
     found: Floors | None = floors(workload.cost, gpu) if workload.cost else None
-    if found is None:
-        return NOT_KNOWN, NOT_KNOWN
-    return TableCell(floor_us(found.memory_us)), TableCell(floor_us(found.compute_us))
+    return (floor_us(found.memory_us), floor_us(found.compute_us)) if found else (NOT_KNOWN, NOT_KNOWN)
 
 
-def _best_cells(best: Reached | None) -> tuple[TableCell, ...]:
+def _best_cells(best: Reached | None) -> Row:
     if best is None:
-        return NOTHING, NOTHING, NOTHING
-    share = NOT_KNOWN if best.share is None else TableCell(percent(best.share))
-    return TableCell(microseconds(best.latency_us)), share, TableCell(best.solution or "")
+        return None, None, None
+    share = NOT_KNOWN if best.share is None else percent(best.share)
+    return microseconds(best.latency_us), share, best.solution or ""

@@ -10,9 +10,9 @@ from kernelderby.catalog.selection import SCORED
 from kernelderby.errors import DerbyError
 from kernelderby.rank.model import Ranking
 from kernelderby.report.answer import Answer
-from kernelderby.report.frame import Frame, fields_of
+from kernelderby.report.frame import Frame, fields_of, picked
 from kernelderby.report.leads import second_library
-from kernelderby.report.model import NOTHING, Column, Report, Table, TableCell
+from kernelderby.report.model import Column, Report, Row, Table, TableCell, left
 from kernelderby.report.numbers import factor
 from kernelderby.report.ranking import OUTDATED, TIED, ranking_report, share_cell
 from kernelderby.store.counts import counted
@@ -43,12 +43,7 @@ def _frames(rankings: Sequence[Ranking]) -> tuple[Frame, ...]:
 
 
 def _key(ranking: Ranking) -> dict[str, Any]:
-    return {
-        "definition": ranking.definition,
-        "origin": ranking.origin,
-        "gpu": ranking.group.gpu,
-        "protocol": ranking.group.protocol,
-    }
+    return picked(ranking, "definition", "origin") | {"gpu": ranking.group.gpu, "protocol": ranking.group.protocol}
 
 
 def _solution_rows(ranking: Ranking) -> Iterator[dict[str, Any]]:
@@ -60,36 +55,17 @@ def _solution_rows(ranking: Ranking) -> Iterator[dict[str, Any]]:
 def _long_rows(ranking: Ranking) -> Iterator[dict[str, Any]]:
     for row in ranking.rows:
         workload = {
-            "uuid": row.uuid,
-            "workload": row.label,
-            **{
-                f"axes_{name}": size for name, size in row.axes.items()
-            },  # as a frame names them, once for all solutions
-            "importance": row.importance,
-            "floor_us": row.floor_us,
-            "regime": row.regime,
+            **{"uuid": row.uuid, "workload": row.label},
+            **{f"axes_{name}": size for name, size in row.axes.items()},  # as a frame names them, for all solutions
+            **picked(row, "importance", "floor_us", "regime"),
         }
         for name in ranking.order:
-            yield (
-                _key(ranking)
-                | workload
-                | {"solution": name, "is_fastest": name == row.fastest}
-                | fields_of(row.cells[name])
-            )
+            own = {"solution": name, "is_fastest": name == row.fastest}
+            yield _key(ranking) | workload | own | fields_of(row.cells[name])
 
 
 def races_report(rankings: Sequence[Ranking]) -> Report:
     """Sorted as they come. What is the same in all of them is said once above the table."""
-    columns = [
-        Column("operator", "left"),
-        Column("first", "left"),
-        Column("lead"),
-        Column("over", "left"),
-        Column("S"),
-        Column("win tie loss", is_optional=True),
-        Column("fastest on", is_optional=True),
-        Column("solutions", is_optional=True),
-    ]
     groups = {
         "GPU": [ranking.group.gpu for ranking in rankings],
         "protocol": [ranking.group.protocol for ranking in rankings],
@@ -97,43 +73,42 @@ def races_report(rankings: Sequence[Ranking]) -> Report:
     }
     same = [values[0] for values in groups.values() if len(set(values)) == 1]
     differing = {name: values for name, values in groups.items() if len(set(values)) > 1}
-    columns[2:2] = [Column(name, "left") for name in differing]
+    columns = (
+        *left("operator", "first", *differing),
+        *(Column("lead"), Column("over", "left"), Column("S")),
+        *(Column(title, is_optional=True) for title in ("win tie loss", "fastest on", "solutions")),
+    )
     rows = []
     for place, ranking in enumerate(rankings):
         row = _row(ranking)
-        rows.append((*row[:2], *(TableCell(values[place]) for values in differing.values()), *row[2:]))
+        rows.append((*row[:2], *(values[place] for values in differing.values()), *row[2:]))
     return Report(
         counted(len(rankings), "race"),
         (" · ".join(same),) if same else (),
-        (Table("Who is first", tuple(columns), tuple(rows), caption=_caption(rankings), key_columns=2),),
-        ("`derby rank OPERATOR` has every shape and what to know beside it; --shapes, all of all operators",),
+        (Table("Who is first", columns, rows, caption=_caption(rankings), key_columns=2),),
+        ("`derby rank OPERATOR` shows every shape with notes; --shapes shows those of all operators",),
     )
 
 
-def _row(ranking: Ranking) -> tuple[TableCell, ...]:
+def _row(ranking: Ranking) -> Row:
     operator = ranking.definition + ("" if ranking.origin in (None, *SCORED) else f", {ranking.origin}")
     passed = [summary for summary in ranking.summaries if summary.passed]
     if not passed:
-        return TableCell(operator), TableCell("nothing passed", "bad"), *(NOTHING,) * 6
-    first, lead = passed[0], ranking.lead
-    mark = OUTDATED if first.outdated else ""
-    return (
-        TableCell(operator),
-        TableCell(first.solution + mark),
-        TableCell(f"{factor(lead.ratio.value)}{f' {TIED}' if lead.ratio.is_tie else ''}") if lead else NOTHING,
-        TableCell(second_library(lead)) if lead else NOTHING,
-        share_cell(first.share),
-        TableCell(f"{lead.wins} {lead.ties} {lead.losses}") if lead else NOTHING,
-        TableCell(f"{first.fastest_on}/{len(ranking.rows)}"),
-        TableCell(str(len(passed))),
-    )
+        return operator, TableCell("nothing passed", "bad"), *(None,) * 6
+    first, ahead, over, record = passed[0], None, None, None
+    if lead := ranking.lead:
+        ahead = f"{factor(lead.ratio.value)}{f' {TIED}' if lead.ratio.is_tie else ''}"
+        over, record = second_library(lead), f"{lead.wins} {lead.ties} {lead.losses}"
+    name = first.solution + (OUTDATED if first.outdated else "")
+    fastest_on = f"{first.fastest_on}/{len(ranking.rows)}"
+    return (operator, name, ahead, over, share_cell(first.share), record, fastest_on, len(passed))
 
 
 def _caption(rankings: Sequence[Ranking]) -> str:
     parts = [
         "Lead: the best library's time on each shape over the best of the first one's author, geomean. Over: the "
-        "library that is the best one on most shapes, of how many. Win, tie, loss: by the 95 % interval of a shape. "
-        "Fastest on: faster than every other one, by the interval. S: floor over time, the median."
+        "library that is fastest on most shapes, and how many were raced. Win, tie, loss: by the 95 % interval of each "
+        "shape. Fastest on: faster than every other solution, by the interval. S: floor over time, the median."
     ]
     if any(ranking.lead and ranking.lead.ratio.is_tie for ranking in rankings):
         parts.append(f"{TIED} a tie.")

@@ -8,7 +8,7 @@ from math import inf
 from kernelderby.catalog.selection import SCORED
 from kernelderby.catalog.workloads import FRESH
 from kernelderby.rank.model import NOT_MEASURED, Cell, Ranking, Summary, WorkloadRow
-from kernelderby.report.model import NOT_KNOWN, NOTHING, Column, Report, Table, TableCell
+from kernelderby.report.model import NOT_KNOWN, Column, Report, Row, Table, TableCell, cell_of, right
 from kernelderby.report.numbers import factor, microseconds, milliseconds, short_percent
 from kernelderby.statistics.ratio import Ratio
 
@@ -39,23 +39,21 @@ def _facts(ranking: Ranking) -> tuple[str, ...]:
 def _summary_table(ranking: Ranking) -> Table:
     weight = "weighted by importance" if ranking.is_weighted else "all workloads alike"
     is_fair, is_drawn = _is_fair(ranking), ranking.origin == FRESH  # totals of drawn sizes mean nothing
+    totals = (Column(title, is_optional=True) for title in ("total ms", "total vs baseline"))
     columns = (
         Column("#"),
         Column("solution", "left"),
-        Column("passed"),
-        Column("time vs baseline geomean [95 %]"),
-        *((Column("best vs baseline"), Column("worst vs baseline")) if is_drawn else ()),
-        *(() if is_drawn else (Column("total ms"), Column("total vs baseline"))),
+        *right("passed", "time vs baseline geomean [95 %]"),
+        *(right("best vs baseline", "worst vs baseline") if is_drawn else totals),
         Column("win tie loss vs baseline"),
-        Column("win rate"),
-        Column("fastest on"),
+        *(Column(title, is_optional=True) for title in ("win rate", "fastest on")),
         Column("S"),
-        Column("S fair" if is_fair else "S total"),
+        Column("S fair" if is_fair else "S total", is_optional=True),
     )
     return Table(
         title=f"Over all workloads (baseline {ranking.baseline or 'none'}; {weight})",
         columns=columns,
-        rows=tuple(_summary_row(ranking, summary, is_fair) for summary in ranking.summaries),
+        rows=(_summary_row(ranking, summary, is_fair) for summary in ranking.summaries),
         key_columns=2,
         caption="Ratios: below 1 is faster, over the workloads that both passed; total: of those passed. "
         "S: floor over time, the median." + (" S fair: reachable time over time, geomean." if is_fair else ""),
@@ -67,58 +65,46 @@ def _is_fair(ranking: Ranking) -> bool:
     return any(summary.fair_geomean is not None for summary in ranking.summaries)
 
 
-def _summary_row(ranking: Ranking, summary: Summary, is_fair: bool) -> tuple[TableCell, ...]:
+def _summary_row(ranking: Ranking, summary: Summary, is_fair: bool) -> Row:
     if summary.passed == 0:
         (only,) = summary.failures if len(summary.failures) == 1 else ("nothing passed",)
         status = only if only in (NOT_MEASURED, f"no {ranking.time} time") else "nothing passed"
-        start = (NOTHING, TableCell(summary.solution), TableCell(f"0/{summary.workloads}", "bad"))
-        return (*start, TableCell(status, "bad"), *(NOTHING,) * 7)
+        start = (None, summary.solution, TableCell(f"0/{summary.workloads}", "bad"))
+        return (*start, TableCell(status, "bad"), *(None,) * 7)
     is_baseline = summary.solution == ranking.baseline
-    compared = summary.geomean is not None
-    ratio = interval(summary.geomean) if summary.geomean else None
-    total = None if summary.total_ratio is None else factor(summary.total_ratio)
-    record = f"{summary.wins} {summary.ties} {summary.losses}"
+    total = milliseconds((summary.total_us or 0) * 1e3, fine_below=inf)
+    totals = (total, "1" if is_baseline else cell_of(summary.total_ratio, factor))
     return (
-        TableCell(str(summary.place)),
+        summary.place,
         TableCell(summary.solution, "best" if summary.place == 1 else ""),
         TableCell(f"{summary.passed}/{summary.workloads}", "" if summary.is_complete else "bad"),
-        TableCell("1 (baseline)") if is_baseline else _or_nothing(ratio),
-        *(
-            _ends(ranking, summary.solution)
-            if ranking.origin == FRESH
-            else (
-                TableCell(milliseconds((summary.total_us or 0) * 1e3, fine_below=inf)),
-                TableCell("1") if is_baseline else _or_nothing(total),
-            )
-        ),
-        _or_nothing(compared and record),
-        _or_nothing(summary.win_rate is not None and f"{summary.win_rate:.0%}"),
-        TableCell(str(summary.fastest_on)),
+        "1 (baseline)" if is_baseline else cell_of(summary.geomean, interval),
+        *(_ends(ranking, summary.solution) if ranking.origin == FRESH else totals),
+        None if summary.geomean is None else f"{summary.wins} {summary.ties} {summary.losses}",
+        cell_of(summary.win_rate, "{:.0%}".format),
+        summary.fastest_on,
         share_cell(summary.share),
         share_cell(summary.fair_geomean if is_fair else summary.share_total),
     )
 
 
-def _ends(ranking: Ranking, solution: str) -> tuple[TableCell, TableCell]:
+def _ends(ranking: Ranking, solution: str) -> Row:
     """Its least and its greatest time over the baseline's on any workload."""
     ratios = [cell.ratio.value for row in ranking.rows if (cell := row.cells[solution]).ratio]
-    return (TableCell(factor(min(ratios))), TableCell(factor(max(ratios)))) if ratios else (NOTHING, NOTHING)
+    return (factor(min(ratios)), factor(max(ratios))) if ratios else (None, None)
 
 
 def _workload_table(ranking: Ranking) -> Table:
     axes = _common_axes([row.label for row in ranking.rows])
-    columns = [
+    weight = ("importance",) if ranking.is_weighted else ()
+    columns = (
         Column(", ".join(axes) or "workload", "right" if len(axes) == 1 else "left"),
-        Column("floor us"),
-        *(Column(name) for name in ranking.order),
-        Column("second over first [95 %]"),
-    ]
-    if ranking.is_weighted:
-        columns.insert(1, Column("importance"))
+        *right(*weight, "floor us", *ranking.order, "second over first [95 %]"),
+    )
     return Table(
         title=f"Each workload: median us, and time over that of {ranking.baseline or 'no baseline'}",
-        columns=tuple(columns),
-        rows=tuple(_workload_row(ranking, row, bare=bool(axes)) for row in ranking.rows),
+        columns=columns,
+        rows=(_workload_row(ranking, row, bare=bool(axes)) for row in ranking.rows),
         caption=_legend(ranking),
         key_columns=3 if ranking.is_weighted else 2,
     )
@@ -147,19 +133,13 @@ def _legend(ranking: Ranking) -> str:
     return "; ".join(parts)
 
 
-def _workload_row(ranking: Ranking, row: WorkloadRow, *, bare: bool) -> tuple[TableCell, ...]:
+def _workload_row(ranking: Ranking, row: WorkloadRow, *, bare: bool) -> Row:
     label = ", ".join(part.partition("=")[2] for part in row.label.split(", ")) if bare else row.label
     has_floor = row.floor_us is not None and row.regime
     floor = f"{_floor(row.floor_us or 0)} {(row.regime or '?')[0].upper()}" if has_floor else "n/a"
-    cells = [
-        TableCell(label),
-        TableCell(floor, "muted"),
-        *(_measured(row.cells[name], name == row.fastest) for name in ranking.order),
-        _or_nothing(interval(row.margin) if row.margin else None),
-    ]
-    if ranking.is_weighted:
-        cells.insert(1, TableCell(f"{row.importance:g}"))
-    return tuple(cells)
+    weight = (f"{row.importance:g}",) if ranking.is_weighted else ()
+    times = (_measured(row.cells[name], name == row.fastest) for name in ranking.order)
+    return (label, *weight, TableCell(floor, "muted"), *times, cell_of(row.margin, interval))
 
 
 def _floor(value: float) -> str:
@@ -191,7 +171,3 @@ def interval(ratio: Ratio) -> str:
 
 def share_cell(value: float | None) -> TableCell:
     return NOT_KNOWN if value is None else TableCell(short_percent(value))
-
-
-def _or_nothing(text: str | bool | None) -> TableCell:
-    return TableCell(text) if isinstance(text, str) else NOTHING

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelderby.report.numbers import percent
-from kernelderby.report.plot import PALETTE, cut, in_digits, looks_of, new_figure, save
+from kernelderby.report.plot import MARKERS, PALETTE, cut, entitle, finish, in_digits, looks_of, new_figure
 
 REGIMES = {"C": "C  more than 10 flop / byte", "M": "M  fewer", "I": "I  no arithmetic"}
 NAMED_FROM = 2.0  # percent of the importance from which an operator's mark has its name, where any has an importance
@@ -35,30 +35,22 @@ def shares(
     named_from = NAMED_FROM if any(importance for *_, importance in operators) else 0
     names: list[Any] = []
     for name, regime, intensity, share, importance in operators:
-        axes.scatter(
-            intensity or edge, share, s=40 + 30 * importance, facecolor="none", edgecolor=colors[regime], linewidth=1.6
-        )
+        place, size = (intensity or edge, share), 40 + 30 * importance
+        axes.scatter(*place, s=size, facecolor="none", edgecolor=colors[regime], linewidth=1.6)
         if importance >= named_from:
-            names.append(
-                axes.annotate(
-                    f"{cut(name, 34)} {percent(share)}",
-                    (intensity or edge, share),
-                    xytext=(7, 5),
-                    textcoords="offset points",
-                    fontsize=8,
-                )
-            )
+            text = f"{cut(name, 34)} {percent(share)}"
+            names.append(axes.annotate(text, place, xytext=(7, 5), textcoords="offset points", fontsize=8))
     axes.axhline(1, color="#666666", linewidth=0.8)
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.grid(axis="y", color="#E6E6E6", linewidth=0.8)
     axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:g}%")
     axes.set_ylabel("S = T_SOL / T")
-    axes.set_xlabel("flop / byte  (left edge: no arithmetic)")
-    axes.set_title(title, loc="left", fontsize=11, fontweight="bold")
     axes.legend(loc="lower right", frameon=False, fontsize=9, title="dot: shape, ring: operator")
+    unit = "flop / byte  (left edge: no arithmetic)"
+    entitle(axes, title, unit)
     _keep_apart(figure, names)
-    save(figure, path)
+    finish(figure, axes, path, title, unit)
 
 
 def _keep_apart(figure: Any, names: Sequence[Any]) -> None:
@@ -91,6 +83,11 @@ def lanes(
     """
     solutions = list(dict.fromkeys(name for times in rows.values() for name in times))
     looks, step = looks_of(solutions, ()), 0.7 / max(1, len(solutions) - 1)
+
+    def lane(index: int) -> float:
+        """Of a solution: how far from the middle of its line."""
+        return index * step - 0.35 if len(solutions) > 1 else 0
+
     figure, axes = new_figure(path, 11, max(2.5, 1.3 + max(0.3, 0.12 * len(solutions)) * len(rows)))
     axes.set_xscale("log")
     for place, (workload, times) in enumerate(rows.items()):
@@ -100,7 +97,7 @@ def lanes(
             best = min(times, key=lambda name: times[name][0])
             axes.annotate(
                 in_digits(times[best][0], ""),
-                (times[best][0], place + (solutions.index(best) * step - 0.35 if len(solutions) > 1 else 0)),
+                (times[best][0], place + lane(solutions.index(best))),
                 xytext=(-6, 0),
                 textcoords="offset points",
                 ha="right",
@@ -109,30 +106,14 @@ def lanes(
                 bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8, "alpha": 0.85},
             )
     for index, name in enumerate(solutions):
-        y = [place + (index * step - 0.35 if len(solutions) > 1 else 0) for place in range(len(rows))]
-        points = [(*times[name], at) for times, at in zip(rows.values(), y, strict=True) if name in times]
-        axes.hlines(
-            [at for *_, at in points],
-            *zip(*((low, high) for _, low, high, _ in points), strict=True),
-            color=looks[name][0],
-            linewidth=2.5,
-            alpha=0.5,
-        )
-        axes.scatter(
-            [time for time, *_ in points],
-            [at for *_, at in points],
-            s=26,
-            color=looks[name][0],
-            marker="os^DvP*X"[index % 8],
-            label=cut(name, 44),
-            edgecolor="white",
-            linewidth=0.4,
-            zorder=3,
-        )
+        points = [(*times[name], place + lane(index)) for place, times in enumerate(rows.values()) if name in times]
+        middle, low, high, at = zip(*points, strict=True)
+        color = looks[name][0]
+        axes.hlines(at, low, high, color=color, linewidth=2.5, alpha=0.5)
+        look = {"marker": MARKERS[index % 8], "edgecolor": "white", "linewidth": 0.4}
+        axes.scatter(middle, at, s=26, color=color, label=cut(name, 44), zorder=3, **look)
     axes.set_yticks(range(len(rows)), [cut(name) for name in rows], fontsize=8.5)
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    axes.set_xlabel(f"{unit}  (dashes: the floor)")
-    axes.set_title(title, loc="left", fontsize=11, fontweight="bold")
     axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False, fontsize=9)
-    save(figure, path)
+    finish(figure, axes, path, title, f"{unit}  (dashes: the floor)")

@@ -7,7 +7,7 @@ from typing import Any
 
 from kernelderby.report.answer import Answer
 from kernelderby.report.frame import frame
-from kernelderby.report.model import Column, Report, Table, TableCell
+from kernelderby.report.model import Report, Row, Table, left, right
 from kernelderby.shapes.rules import ModelShape
 from kernelderby.store.counts import counted
 
@@ -48,12 +48,10 @@ def _report(title: str, shapes: Sequence[ModelShape]) -> Report:
 
 def _table(name: str, shapes: Sequence[ModelShape], several: bool) -> Table:
     axes = list(_told(shapes[0]))
-    columns = [*map(Column, axes), Column("layer", "left"), *([Column("model / GPUs", "left")] if several else [])]
-    rows = []
+    columns = (*right(*axes), *left("layer", *(["model / GPUs"] if several else [])))
+    rows: list[Row] = []
     for shape in shapes:
-        cells = [TableCell(str(_told(shape).get(axis, "-"))) for axis in axes]
-        cells.append(TableCell(shape.layer))
-        if several:
-            cells.append(TableCell(f"{shape.model.name} / {shape.model.tensor_parallel}"))
-        rows.append(tuple(cells))
-    return Table(name, tuple(columns), tuple(rows))
+        sizes = (str(_told(shape).get(axis, "-")) for axis in axes)
+        model = [f"{shape.model.name} / {shape.model.tensor_parallel}"] if several else []
+        rows.append((*sizes, shape.layer, *model))
+    return Table(name, columns, rows)

@@ -22,7 +22,7 @@ STYLES = {"": "", "best": "bold green", "muted": "dim", "bad": "red"}
 _CODES = {"best": "\x1b[1;32m", "muted": "\x1b[2m", "bad": "\x1b[31m"}  # of STYLES
 GAP = 2  # spaces between columns: one of the box, one of padding
 SHORT = 7  # titles up to this length stay on one line
-NAME = 24  # a name is never shortened to less
+NAME = 22  # a name is never shortened to less
 
 
 def render(report: Report, *, width: int = 120, color: bool = False) -> str:
@@ -217,9 +217,11 @@ def _styled(cell: TableCell, width: int, align: str, color: bool) -> str:
 
 
 def _print_notes(console: Console, notes: tuple[str, ...]) -> None:
-    """Wrapped beside their dashes. Not as a table, whose layout takes seconds where there are thousands."""
-    room = console.width - 2
+    """Wrapped beside their dashes; one that begins with spaces belongs to the one before. Not as a table, whose layout
+    takes seconds where there are thousands."""
     for note in notes:
+        indent = note[: len(note) - len(note.lstrip(" "))]
+        note, room = note.lstrip(" "), console.width - 2 - len(indent)
         lines = [note] if _length(note) <= room else [line.plain.rstrip() for line in Text(note).wrap(console, room)]
-        for dash, line in zip(("- ", *["  "] * len(lines)), lines, strict=False):
-            console.file.write(f"{dash}{line}\n")
+        for dash, line in zip(("- " if not indent else "  ", *["  "] * len(lines)), lines, strict=False):
+            console.file.write(f"{indent}{dash}{line}\n")

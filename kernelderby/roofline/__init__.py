@@ -1,1 +1,1 @@
-"""What light allows and what was reached: floors, recorded times, the tables over all operators."""
+"""The hardware's limit and the recorded times: floors, and the tables over all operators."""

@@ -28,11 +28,16 @@ class Floors:
     regime: str  # memory | compute | indexing
 
 
-def floors(cost: Cost, gpu: Gpu) -> Floors | None:
-    """None when the GPU's file gives no peak for a dtype that the work is counted in: never a guess."""
+def floors(cost: Cost, gpu: Gpu, in_place: bool = False) -> Floors | None:
+    """in_place: of a solution that writes into its inputs' memory, and so copies nothing that it does not change.
+
+    None when the GPU's file gives no peak for a dtype that the work is counted in: never a guess."""
     if any(count and dtype not in gpu.flops_per_second for dtype, count in cost.flops.items()):
         return None
-    memory_us = (cost.bytes_read + cost.bytes_written) / gpu.memory_bytes_per_second * 1e6
+    moved = cost.bytes_read + cost.bytes_written
+    if in_place and cost.bytes_in_place is not None:
+        moved = min(moved, cost.bytes_in_place)
+    memory_us = moved / gpu.memory_bytes_per_second * 1e6
     compute_us = sum(count / gpu.flops_per_second[dtype] for dtype, count in cost.flops.items() if count) * 1e6
     regime = "indexing" if compute_us == 0 else "compute" if compute_us > memory_us else "memory"
     return Floors(memory_us, compute_us, max(memory_us, compute_us), regime)
@@ -57,13 +62,13 @@ def operator_regime(intensities: Sequence[float]) -> str:
 
 
 def share_of_floor(floor_us: float, latency_us: float) -> float:
-    """S = T_SOL / T_measured: 1 is the speed of light, 0.5 takes twice as long."""
+    """S = T_SOL / T_measured: 1 is the hardware's limit, 0.5 takes twice as long."""
     return floor_us / latency_us
 
 
-def share_on(gpu: Gpu | None, cost: Cost | None, latency_us: float) -> float | None:
+def share_on(gpu: Gpu | None, cost: Cost | None, latency_us: float, in_place: bool = False) -> float | None:
     """S of a time on a GPU; None where the GPU is unknown or lacks a peak, or the cost was not counted."""
-    floor = floors(cost, gpu) if gpu and cost else None
+    floor = floors(cost, gpu, in_place) if gpu and cost else None
     return share_of_floor(floor.floor_us, latency_us) if floor else None
 
 

@@ -1,4 +1,4 @@
-"""What a set holds: every operator in a row (`derby list`), one operator in full (`derby show`). No torch."""
+"""The contents of a set: every operator in a row (`derby list`), one operator in full (`derby show`). No torch."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Protocol
 
 from kernelderby.catalog import Catalog, Definition, Solution, Workload, published
@@ -13,7 +14,7 @@ from kernelderby.catalog.selection import by_origin, of_origin
 from kernelderby.errors import DerbyError
 from kernelderby.hardware import find_gpu, gpu_id
 from kernelderby.roofline.floors import OperatorShare, operator_share
-from kernelderby.roofline.recorded import Reached, recorded
+from kernelderby.roofline.recorded import Reached, against, recorded
 from kernelderby.roofline.selection import Key, RowCount, choose_group, group_rows, tallies
 from kernelderby.store.counts import counted
 
@@ -89,13 +90,14 @@ def listing(
     DerbyError for a word that matches nothing, where no operator matches all of them, and for an unknown origin.
     """
     catalog.check_origins(origins)
+    matching = _matching(catalog, words)  # before all rows are read
     counted = recordings.tallies()
     gpus = _gpus(tally for tally in counted if tally.definition in catalog.definitions)
     groups = group_rows(counted)
     chosen = {gpu: choose_group(groups, gpu, None) for gpu in gpus}
     importance = published.importance(catalog.root, catalog.left_out)
     operators = []
-    for each in _matching(catalog, words):
+    for each in matching:
         if not origins or of_origin(catalog.workloads(each.name), origins):
             times = {gpu: recordings.fastest(each.name, key) for gpu, key in chosen.items()}
             operators.append(_operator(catalog, each, times, importance, origins))
@@ -141,12 +143,13 @@ def _matching(catalog: Catalog, words: Sequence[str]) -> list[Definition]:
         {name for name, texts in fields.items() if any(word.casefold() in text.casefold() for text in texts)}
         for word in words
     ]
+    where = "" if catalog.root == Path() else f"{catalog.root}: "  # the current directory goes without saying
     for word, names in zip(words, by_word, strict=True):
         if not names:
-            raise DerbyError(f"{catalog.root}: no operator matches {word!r}; {_near(word, fields.values())}")
+            raise DerbyError(f"{where}no operator matches {word!r}; {_near(word, fields.values())}")
     found = set(fields).intersection(*by_word)
     if not found and fields:
-        raise DerbyError(f"{catalog.root}: no operator matches all of {', '.join(words)}; leave one out")
+        raise DerbyError(f"{where}no operator matches all of {', '.join(words)}; leave one out")
     return [definition for name, definition in catalog.definitions.items() if name in found]
 
 
@@ -205,11 +208,5 @@ def _best(
     catalog: Catalog, definition: Definition, times: Mapping[str, Mapping[str, Reached]]
 ) -> dict[str, dict[str, Reached]]:
     """GPU id -> uuid -> the fastest of the solutions that passed, against the GPU's peaks."""
-    return {
-        gpu: {
-            workload.uuid: own[workload.uuid].against(find_gpu(gpu), workload.cost)
-            for workload in catalog.workloads(definition.name)
-            if workload.uuid in own
-        }
-        for gpu, own in times.items()
-    }
+    workloads = catalog.workloads(definition.name)
+    return {gpu: against(find_gpu(gpu), workloads, own) for gpu, own in times.items()}

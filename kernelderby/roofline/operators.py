@@ -1,4 +1,4 @@
-"""Every operator of a set and every shape of it against the floors of GPUs: the tables of `derby roofline`.
+"""Every operator of a set and its shapes compared with the floors of GPUs: the tables of `derby roofline`.
 
 Times come from two places: as published (catalog.published, on its hardware) and from our own traces. docs/scoring.md
 says how every number is computed.
@@ -23,7 +23,7 @@ from kernelderby.roofline.floors import (
     operator_share,
     weighted_share,
 )
-from kernelderby.roofline.recorded import Reached, Recorded, recorded
+from kernelderby.roofline.recorded import Reached, Recorded, against, recorded
 from kernelderby.store.counts import counted
 
 PUBLISHED, TRACES = "published", "traces"
@@ -99,11 +99,7 @@ class Source:
                 if (key := (definition, workload.shape_id)) in self.published
             }
         )
-        return {
-            workload.uuid: found[workload.uuid].against(self.gpu, workload.cost)
-            for workload in workloads
-            if workload.uuid in found
-        }
+        return against(self.gpu, workloads, found)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from kernelderby.catalog import Solution
+from kernelderby.catalog import Solution, Workload
 from kernelderby.errors import DerbyError
 from kernelderby.hardware import Gpu
 from kernelderby.roofline import selection
@@ -34,8 +34,8 @@ class Reached:
         """With both shares, where the GPU is known and the work counted."""
         return replace(
             self,
-            share=share_on(gpu, cost, self.latency_us),
-            share_of_ceilings=share_on(gpu and gpu.at_ceilings(), cost, self.latency_us),
+            share=share_on(gpu, cost, self.latency_us, self.in_place),
+            share_of_ceilings=share_on(gpu and gpu.at_ceilings(), cost, self.latency_us, self.in_place),
         )
 
 
@@ -110,3 +110,12 @@ def _reached(chosen: Chosen, kind: str, in_place: bool) -> Reached | None:
         empty_kernel_us=selection.empty_kernel_us(row, kind),
         in_place=in_place,
     )
+
+
+def against(gpu: Gpu | None, workloads: Iterable[Workload], times: Mapping[str, Reached]) -> dict[str, Reached]:
+    """uuid -> its time with both shares, of the workloads that have one."""
+    return {
+        workload.uuid: times[workload.uuid].against(gpu, workload.cost)
+        for workload in workloads
+        if workload.uuid in times
+    }

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -17,8 +16,18 @@ from typing import Any, TypeVar
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from kernelderby.rows.row import STATUS_OF_EVALUATION, Errors, KnownEnvironment, MaybeNumber, Ran, Row, Status
-from kernelderby.store.fields import convert
+from kernelderby.rows.row import (
+    JUDGE_WITHOUT_MEMORY,
+    STATUS_OF_EVALUATION,
+    Errors,
+    KnownEnvironment,
+    MaybeNumber,
+    Ran,
+    Row,
+    Status,
+)
+from kernelderby.store.fields import Count, Name, convert
+from kernelderby.store.patterns import pattern_problem
 
 __all__ = [
     "FLASHINFER_BENCH_CUPTI",
@@ -49,19 +58,18 @@ _FIRST_CUPTI = datetime(2026, 2, 24, tzinfo=UTC)  # its commit 0cd5b6e1
 _NO_CUPTI = "Falling back to CUDA events"  # FlashInfer's warning where cupti-python is missing, in the row's log
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
+class Cost(Struct, frozen=True):
     """Work that no implementation of a workload can avoid; facts are counts worth showing (say local_pairs). counted:
     from the definition's reference, where nobody wrote count_cost."""
 
-    flops: dict[str, int]
-    bytes_read: int
-    bytes_written: int
-    facts: dict[str, int] = field(default_factory=dict)
+    flops: dict[Name, Count]
+    bytes_read: Count
+    bytes_written: Count
+    facts: dict[str, int] = {}
     # Read and written together, where less than the two counts has to be moved: at all, and where outputs lie in the
     # memory of their inputs.
-    bytes_needed: int | None = None
-    bytes_in_place: int | None = None
+    bytes_needed: Count | None = None
+    bytes_in_place: Count | None = None
     counted: bool = False
 
     def needed(self, in_place: bool = False) -> int:
@@ -154,6 +162,11 @@ class Measurement(Struct, frozen=True):
     def uuid(self) -> str:
         uuid: str = self.workload["uuid"]
         return uuid
+
+    @property
+    def is_unjudged(self) -> bool:
+        """The judge itself had no memory: nothing is said of the solution."""
+        return self.status is Status.OUT_OF_MEMORY and self.message.startswith(JUDGE_WITHOUT_MEMORY)
 
     @property
     def moment(self) -> datetime:
@@ -332,14 +345,18 @@ def newest(rows: Iterable[Measurement], key: Callable[[Measurement], K]) -> dict
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Stage:
+class Stage(Struct, frozen=True):
     """One step of a solution's pipeline: NVTX range name, or patterns (regular expressions) of its kernels' names.
     role: by which tools choose stages. "gemm": it multiplies, and a workload's roofline is the floor of these stages
     together."""
 
-    name: str
+    name: Name
     title: str
     kernels: tuple[str, ...] = ()
     nvtx: str | None = None
     role: str | None = None
+
+    def __post_init__(self) -> None:
+        for pattern in self.kernels:
+            if problem := pattern_problem(pattern):
+                raise ValueError(f"kernels: {pattern!r:.60} {problem}; mend it")

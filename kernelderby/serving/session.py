@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
 import subprocess
-import sys
 import time
+from collections.abc import Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from threading import Lock
+from typing import Any, ClassVar
+from weakref import WeakSet
 
+from kernelderby.api.judged import verb_json
 from kernelderby.catalog import Catalog
 from kernelderby.errors import DerbyError
 from kernelderby.store.counts import counted
@@ -25,14 +28,48 @@ _SOURCE_BYTES = 1 << 20
 _MEASURING = {"check", "bench", "gate"}
 
 
+class Request:
+    """A client's request. What it has started ends when the client withdraws it, or when the server ends."""
+
+    _open: ClassVar[WeakSet[Request]] = WeakSet()
+
+    def __init__(self) -> None:
+        self._open.add(self)
+        self._process: subprocess.Popen[str] | None = None
+        self._is_withdrawn = False
+
+    def begin(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+        self.expect_wanted()
+
+    def withdraw(self) -> None:
+        self._is_withdrawn = True
+        if self._process is not None:
+            self._process.terminate()
+
+    @classmethod
+    def withdraw_all(cls) -> None:
+        for each in list(cls._open):
+            each.withdraw()
+
+    def expect_wanted(self) -> None:
+        if self._is_withdrawn:
+            self.withdraw()
+            raise DerbyError("the client has withdrawn this call")
+
+
+REQUEST: ContextVar[Request] = ContextVar("request")
+
+
 @dataclass(slots=True)
 class Session:
-    """scratch: the copy. seconds: of measuring and checking that are left. has_gpu: None until a command has told."""
+    """scratch: the copy. seconds: of measuring and checking that are left."""
 
     scratch: Path
     seconds: float
     command_seconds: float = 600.0
     taken: list[tuple[str, float]] = field(default_factory=list)
+    _one_at_a_time: Lock = field(default_factory=Lock)
 
     @classmethod
     def begin(cls, root: Path, scratch: Path, seconds: float) -> Session:
@@ -48,37 +85,32 @@ class Session:
             mark.touch()
         return cls(scratch.resolve(), seconds)
 
-    def derby(self, *words: str) -> dict[str, Any]:
-        """A verb's JSON, run on the scratch set in a process of its own. DerbyError with its line where it fails, and
-        where a measuring verb has no seconds left."""
-        is_measuring = words[0] in _MEASURING
-        if is_measuring and self.seconds <= 0:
-            raise DerbyError(f"the session's budget is spent ({counted(len(self.taken), 'command')}); end it")
-        limit = min(self.command_seconds, self.seconds) if is_measuring else self.command_seconds
-        start = time.monotonic()
-        try:
-            done = subprocess.run(
-                [sys.executable, "-m", "kernelderby", *words, "--root", str(self.scratch), "--json"],
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                cwd=self.scratch,
-                env={**os.environ, "XDG_CACHE_HOME": str(self.scratch / ".cache")},
-                timeout=limit,
-            )
-        except subprocess.TimeoutExpired:
-            raise DerbyError(f"derby {words[0]}: took longer than {limit:.0f} s; name fewer workloads") from None
-        finally:
-            if is_measuring:
+    def derby(self, verb: str, *names: str, options: Sequence[str] = ()) -> dict[str, Any]:
+        """A verb's JSON, run on the scratch set in a process of its own. names: a program's words, never options.
+        DerbyError with its line where it fails, and where a measuring verb has no seconds left; these take turns."""
+        if verb not in _MEASURING:
+            return self._answer(verb, names, options, self.command_seconds)
+        with self._one_at_a_time:
+            if self.seconds <= 0:
+                raise DerbyError(f"the session's budget is spent ({counted(len(self.taken), 'command')}); end it")
+            start = time.monotonic()
+            try:
+                return self._answer(verb, names, options, min(self.command_seconds, self.seconds))
+            finally:
                 taken = time.monotonic() - start
                 self.seconds -= taken
-                self.taken.append((words[0], taken))
+                self.taken.append((verb, taken))
+
+    def _answer(self, verb: str, names: Sequence[str], options: Sequence[str], limit: float) -> dict[str, Any]:
+        request = REQUEST.get(Request())
+        request.expect_wanted()
+        environment = {**os.environ, "XDG_CACHE_HOME": str(self.scratch / ".cache")}
+        process = {"cwd": self.scratch, "env": environment}
         try:
-            found: dict[str, Any] = json.loads(done.stdout)
-        except ValueError:
-            line = (done.stderr.strip().splitlines() or ["failed"])[-1]
-            raise DerbyError(line.removeprefix("derby: ")) from None
-        return found
+            words = [verb, *options]
+            return verb_json(words, self.scratch, names, timeout=limit, begun=request.begin, **process)[0]
+        except subprocess.TimeoutExpired:
+            raise DerbyError(f"derby {verb}: took longer than {limit:.0f} s; name fewer workloads") from None
 
     def write(self, name: str, operator: str, language: str, files: dict[str, str]) -> Path:
         """A candidate: made if it is new, its sources replaced by these. Nothing outside of the scratch folder."""

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import partial, wraps
+from typing import Any, Literal, ParamSpec, TypeVar, cast
 
 from kernelderby import __version__
 from kernelderby.errors import DerbyError
-from kernelderby.serving.session import Session
+from kernelderby.serving.session import REQUEST, Request, Session
 
 _GIVEN = ParamSpec("_GIVEN")
 _T = TypeVar("_T")
+Language = Literal["python", "triton", "cuda", "cute-dsl", "tilelang", "helion"]
 _INSTRUCTIONS = """Write kernels that are right and fast. A loop: `prompt` gives the task, `new` writes a candidate into
 the scratch folder, `check` compares it with the reference, `bench` measures it (needs a GPU), `explain` says what
 bounds it and what to try, `rank` compares it with all other solutions. Checking and measuring spend the budget."""
@@ -39,10 +41,13 @@ class CandidateReply:
 
 @dataclass
 class CaseReply:
+    """why: of wrong values: the first ones, their rows, columns and tiles, whether other inputs are wrong too."""
+
     case: str
     status: str
     message: str
     matched_ratio: float | None
+    why: list[str]
 
 
 @dataclass
@@ -143,17 +148,22 @@ def server(session: Session) -> Any:
     except ImportError:
         raise DerbyError("derby mcp: the package mcp is missing; pip install 'kernelderby[mcp]'") from None
 
-    found = MCPServer("kernelderby", version=__version__, instructions=_INSTRUCTIONS)
+    found = MCPServer("kernelderby", version=__version__, instructions=_INSTRUCTIONS, log_level="CRITICAL")
 
-    def tool(function: Callable[_GIVEN, _T]) -> Callable[_GIVEN, _T]:
+    def tool(function: Callable[_GIVEN, _T]) -> Callable[_GIVEN, Awaitable[_T]]:
         @wraps(function)
-        def told(*given: _GIVEN.args, **named: _GIVEN.kwargs) -> _T:
+        async def told(*given: _GIVEN.args, **named: _GIVEN.kwargs) -> _T:
+            call = Request()
+            REQUEST.set(call)
             try:
-                return function(*given, **named)
+                return await asyncio.to_thread(partial(function, *given, **named))
             except DerbyError as error:
                 raise ToolError(str(error)) from None
+            except asyncio.CancelledError:
+                call.withdraw()
+                raise
 
-        registered: Callable[_GIVEN, _T] = found.tool(structured_output=True)(told)
+        registered: Callable[_GIVEN, Awaitable[_T]] = found.tool(structured_output=True)(told)
         return registered
 
     asking = Verbs(session)
@@ -179,35 +189,31 @@ class Verbs:
         return open_set(self._session.scratch).prompt(operator)
 
     def new(
-        self, name: str, operator: str, language: str = "triton", files: dict[str, str] | None = None
+        self, name: str, operator: str, language: Language = "triton", files: dict[str, str] | None = None
     ) -> CandidateReply:
         """Write a candidate. files: source path to text, main.py first of all; without files a solution that is right
-        and slow, to start from. A second call with the same name replaces the named files. language: python, triton,
-        cuda, cute-dsl, tilelang or helion."""
+        and slow, to start from. A second call with the same name replaces the named files."""
         folder = self._session.write(name, operator, language, files or {})
         return CandidateReply(name, str(folder), sorted(path.name for path in folder.iterdir()))
 
     def check(self, solution: str) -> CheckReply:
         """Is it right? On a GPU at the full shapes, without one at small ones."""
         found = self._session.derby("check", solution)
-        cases = [
-            CaseReply(each["case"], each["status"], each["message"], _worst(each["correctness"]))
-            for each in found["results"]
-        ]
-        return CheckReply(
-            bool(cases) and all(each.status == "passed" for each in cases) and not found["broken"],
-            found["device"],
-            found["secret"],
-            cases,
-            found["skipped"].get(solution) or next(iter(found["broken"].values()), None),
-            round(self._session.seconds, 1),
+        cases = [_taken(CaseReply, each, matched_ratio=_worst(each["correctness"])) for each in found["results"]]
+        return _taken(
+            CheckReply,
+            found,
+            passed=bool(cases) and all(each.status == "passed" for each in cases) and not found["broken"],
+            cases=cases,
+            skipped=found["skipped"].get(solution) or next(iter(found["broken"].values()), None),
+            seconds_left=round(self._session.seconds, 1),
         )
 
     def bench(self, solutions: list[str], workloads: list[str] | None = None) -> BenchReply:
         """Measure solutions in turn on this GPU; rows go into the scratch folder. workloads: starts of uuids, sizes of
         axes, or axis=size; all without."""
-        words = ["--solutions", ",".join(solutions), "--again"]
-        found = self._session.derby("bench", *words, *(["--workloads", ",".join(workloads)] if workloads else []))
+        words = [f"--solutions={','.join(solutions)}", "--again", *_only(workloads)]
+        found = self._session.derby("bench", options=words)
         rows = [
             TimedReply(
                 row["solution"],
@@ -225,20 +231,16 @@ class Verbs:
 
     def explain(self, solution: str, workload: str | None = None) -> ExplainReply:
         """What bounds a solution on a workload, and what to try next. Compiles its kernels for sm_90."""
-        found = self._session.derby("explain", solution, *(["--workload", workload] if workload else []))
+        found = self._session.derby("explain", solution, options=[f"--workload={workload}"] if workload else [])
         floors, time, rival = found["floors_us"], found["time_us"], found["rival"]
-        return ExplainReply(
-            found["verdict"],
-            found["workload"],
-            found["axes"],
-            floors and floors["floor_us"],
-            found["reachable_us"],
-            time and time["total"],
-            rival and rival["solution"],
-            rival and rival["total"],
-            [Try(each["what"], each["saves_us"]) for each in found["experiments"]],
-            found["kernels"],
-            found["notes"],
+        return _taken(
+            ExplainReply,
+            found,
+            floor_us=floors and floors["floor_us"],
+            time_us=time and time["total"],
+            rival=rival and rival["solution"],
+            rival_us=rival and rival["total"],
+            experiments=[_taken(Try, each) for each in found["experiments"]],
         )
 
     def rank(self, operator: str) -> RankReply:
@@ -246,13 +248,8 @@ class Verbs:
         found = self._session.derby("rank", operator)
         ranking = found["rankings"][0]
         rows = [
-            RankedReply(
-                each["place"],
-                each["solution"],
-                each["author"],
-                each["passed"],
-                each["geomean"] and each["geomean"]["value"],
-                each["share"],
+            _taken(
+                RankedReply, each, over_best=each["geomean"] and each["geomean"]["value"], share_of_floor=each["share"]
             )
             for each in ranking["summaries"]
         ]
@@ -260,23 +257,24 @@ class Verbs:
 
     def gate(self, base: str, candidate: str, workloads: list[str] | None = None) -> GateReply:
         """Is a candidate slower than a base, by a paired test with known error rates? Needs a GPU."""
-        words = ["--workloads", ",".join(workloads)] if workloads else []
-        found = self._session.derby("gate", base, candidate, *words)
-        rows = [
-            GatedReply(
-                each["uuid"], each["verdict"], each["change_percent"], each["detectable_percent"], each["failure"]
-            )
-            for each in found["workloads"]
-        ]
+        found = self._session.derby("gate", base, candidate, options=_only(workloads))
+        rows = [_taken(GatedReply, each, workload=each["uuid"]) for each in found["workloads"]]
         return GateReply(found["verdict"], rows, round(self._session.seconds, 1))
 
     def list(self, words: str = "") -> list[OperatorReply]:
         """The operators of the set, most important first. words: parts of a name, op_type or dtype."""
         found = self._session.derby("list", *words.split())
-        return [
-            OperatorReply(**{name: each[name] for name in OperatorReply.__dataclass_fields__})
-            for each in found["operators"]
-        ]
+        return [_taken(OperatorReply, each) for each in found["operators"]]
+
+
+def _taken(kind: type[_T], found: Mapping[str, Any], **own: Any) -> _T:
+    """A reply whose fields are of the answer but for these."""
+    names = [each.name for each in fields(cast(Any, kind)) if each.name not in own]
+    return kind(**{name: found[name] for name in names}, **own)
+
+
+def _only(workloads: Sequence[str] | None) -> Sequence[str]:
+    return [f"--workloads={','.join(workloads)}"] if workloads else []
 
 
 def _worst(correctness: dict[str, Any] | None) -> float | None:

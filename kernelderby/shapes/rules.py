@@ -11,8 +11,7 @@ from typing import Any
 from msgspec import Struct
 
 from kernelderby.catalog import Catalog, Definition, constraints
-from kernelderby.catalog.lines import line_of
-from kernelderby.catalog.spaces import Sizes, Unfit, sizes_of
+from kernelderby.catalog.spaces import Sizes, Unfit, line_of, sizes_of
 from kernelderby.catalog.workloads import MODELS, tensor_bytes
 from kernelderby.errors import DerbyError
 from kernelderby.shapes.model import Model

@@ -13,13 +13,16 @@ from dataclasses import dataclass
 from statistics import median
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kernelderby.rows.measurement import Measurement
 from kernelderby.rows.samples import Samples
 from kernelderby.statistics import student
-from kernelderby.statistics.arrays import Booleans, Floats, Integers
 from kernelderby.statistics.ratio import Ratio
 
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+Booleans = NDArray[np.bool_]
 RESAMPLES = 1000
 SEED = 19  # any fixed number: the same rows give the same intervals
 FEWEST_ROUNDS = 3  # with fewer, the spread between rounds says next to nothing
@@ -84,8 +87,8 @@ class Resampled:
         self._rows = rows
         self._times = [Samples.of(time.samples_us) for row in rows if (time := row.time(kind))]
         self._scratch = scratch or Scratch()
-        sessions: dict[tuple[str | None, object], int] = {}  # rows of two cards never pair
-        keys = [(row.session, row.environment.get("gpu_uuid")) for row in rows]
+        sessions: dict[tuple[object, ...], int] = {}  # rows of two cards never pair, nor one that ran by itself
+        keys = [(row.session, row.environment.get("gpu_uuid"), row.environment.get("apart")) for row in rows]
         self._sessions = np.array(
             [  # no session is nobody else's
                 -1 - place if key[0] is None else sessions.setdefault(key, len(sessions))

@@ -1,4 +1,4 @@
-"""A ratio of two times and what is known of it."""
+"""A ratio of two times with its interval."""
 
 from __future__ import annotations
 
@@ -31,3 +31,9 @@ class Ratio:
         if self.is_tie:
             return "tie"
         return "faster" if self.value < 1.0 else "slower"
+
+    def inverse(self) -> Ratio:
+        """The same of the two times the other way round."""
+        if self.low is None or self.high is None:
+            return Ratio(1 / self.value)
+        return Ratio(1 / self.value, 1 / self.high, 1 / self.low, self.interval)

@@ -19,7 +19,7 @@ from pathlib import Path
 from kernelderby.errors import DerbyError
 from kernelderby.store.files import reason, remove_unfinished, temporary, write_all
 
-LOCK_FOLDER = Path("/tmp")  # fixed: with $TMPDIR two shells of one machine would look in two places
+LOCK_FOLDER = Path("/tmp/kernelderby-locks")  # fixed: with $TMPDIR two shells would look in two places
 CLAIMS = 1 << 48  # bytes from here on are no content: their locks are claims, see measure/run/rows.py
 _LOCK_SECONDS = 60  # a row takes milliseconds; whoever holds a traces file longer hangs
 _PROBE_BYTES = 1 << 20  # more than a row takes
@@ -223,7 +223,7 @@ def expect_writable(path: Path) -> None:
 def exclusive_lock(name: str, held: str) -> Iterator[None]:
     """Held by one process of the machine at a time, whoever runs it and whatever its $TMPDIR; ends with the process.
     name: part of a file name. held: the DerbyError's text when another one holds it."""
-    path = LOCK_FOLDER / f"kernelderby-{name}.lock"
+    path = lock_folder() / f"{name}.lock"
     descriptor = lock_file(path)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -235,6 +235,19 @@ def exclusive_lock(name: str, held: str) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def lock_folder() -> Path:
+    """Every user of the machine makes locks there, as in /tmp. A command makes it before its fence stands: behind
+    that it reads in /tmp, where a home lies beneath, only what was there before."""
+    with suppress(FileExistsError):
+        LOCK_FOLDER.mkdir()
+    if LOCK_FOLDER.is_symlink() or not LOCK_FOLDER.is_dir():
+        raise DerbyError(f"{LOCK_FOLDER}: is no folder, so no lock can be made there; remove it")
+    now = LOCK_FOLDER.stat()
+    if now.st_uid == os.geteuid() and stat.S_IMODE(now.st_mode) != 0o1777:
+        LOCK_FOLDER.chmod(0o1777)  # whatever the umask, and where a process was killed before this
+    return LOCK_FOLDER
 
 
 def lock_file(path: Path) -> int:

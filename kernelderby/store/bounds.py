@@ -1,27 +1,32 @@
-"""What one verb may take, whatever lies in the files that it reads: time, memory, bytes, SQLite's steps, names.
+"""The bounds of one verb, for any files that it reads: time, memory, bytes, SQLite's steps, names.
 
     with enforced(bounds, "report"):      # the command: an end to the whole verb
         with reading(path):               # a file: what meets a bound is one DerbyError, and the next file is read
             ...
+    with answering("rank"):               # a question of the API, in a program that lives on
 
-No honest set meets the defaults. In a notebook nothing bounds the whole, but every file is bounded as here.
+No honest set meets the defaults.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import resource
 import select
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from types import FrameType
 from typing import Any
 
 from kernelderby.errors import DerbyError
+from kernelderby.store import allowed
 
 # Verbs that only read and write files. What measures, serves or waits has no end of its own.
 READING = frozenset(
@@ -53,7 +58,7 @@ class Bounds:
     """time: seconds of the verb, on the wall; file: seconds of the processor for one file. memory: bytes of the
     process. None of both: what enforced() gives that verb. unpacked: bytes of one file, as it is or decompressed.
     steps: of SQLite's machine for one walk of a database. patterns: seconds of searching with the patterns of one file.
-    names: of one kind (GPUs, protocols; axes, inputs or constraints of a definition)."""
+    names: of one kind (GPUs of rows or of a profile, protocols; axes, inputs or constraints of a definition)."""
 
     time: float | None = None
     file: float = 120.0
@@ -94,9 +99,12 @@ class _Deadline:
 
 @dataclass(slots=True)
 class _Now:
-    """bounds: in force. until: time.monotonic() from which no further file is read. last: the file in hand."""
+    """bounds: in force. verb: whose they are. option: where they are set. until: time.monotonic() from which no further
+    file is read. last: the file in hand."""
 
     bounds: Bounds
+    verb: str = ""
+    option: str = "--bounds"
     until: float | None = None
     last: str = ""
     over: dict[str, str] = field(default_factory=dict)  # of this verb: file -> the bound that it met
@@ -104,6 +112,7 @@ class _Now:
 
 _now = _Now(Bounds())
 _files: list[_Deadline] = []  # that are being read, outermost first
+_watched: list[tuple[int, int]] = []  # what _watch() gave for this process
 
 
 def bounds() -> Bounds:
@@ -121,7 +130,7 @@ def what_is_left() -> str:
 def met(name: str, most: float) -> str:
     """The end of a message about a bound."""
     unit = next((unit for unit in "GM" if name in ("memory", "unpacked") and most >= _UNITS[unit]), "")
-    return f"the bound {name}={most / _UNITS[unit]:.10g}{unit}; remove it, or raise that with --bounds"
+    return f"the bound {name}={most / _UNITS[unit]:.10g}{unit}; remove it, or raise that with {_now.option}"
 
 
 def expect_few(where: str, what: str, count: int) -> None:
@@ -152,6 +161,11 @@ def reading(path: object) -> Iterator[None]:
         raise _over_bound(f"{path}: needs more memory than {bound}") from None
 
 
+def in_hand(path: object) -> None:
+    """A file that is read piece by piece from here on: the end of the verb names it."""
+    _now.last = str(path)
+
+
 def _over_bound(told: str) -> DerbyError:
     """Of the file in hand, which is not read again by this verb."""
     if _now.until is not None:
@@ -167,10 +181,11 @@ def _timed(entry: _Deadline) -> Iterator[None]:
     ):
         yield
         return
-    _files.append(entry)
-    _arm()
     try:
-        yield
+        with _unheard():
+            _files.append(entry)
+            _arm()
+            yield
     except _Met as end:
         if end.entry is not entry:
             raise
@@ -190,50 +205,94 @@ def _arm() -> None:
     signal.setitimer(signal.ITIMER_PROF, max(left, 1e-3), _AGAIN_SECONDS)  # again, for who caught it on the way
 
 
-def _over(*_: Any) -> None:
+def _over(_: int, frame: FrameType | None) -> None:
     for entry in _files:
-        if time.process_time() >= entry.due:
+        if time.process_time() >= entry.due and not _is_between(frame):
             raise _Met(entry)
+
+
+def _is_between(frame: FrameType | None) -> bool:
+    """Whether a `with` of this module begins or ends just now: what is raised there passes by who catches it. The
+    signal comes again."""
+    innermost = frame
+    while frame is not None:
+        if frame.f_code.co_filename in (__file__, *([contextlib.__file__] if frame is innermost else [])):
+            return True
+        frame = frame.f_back
+    return False
+
+
+@contextmanager
+def _unheard() -> Iterator[None]:
+    """What is raised in a destructor or in a callback of an import goes nowhere, and nothing is to be said of it."""
+    before = sys.unraisablehook
+
+    def hook(what: Any) -> None:
+        if not isinstance(what.exc_value, _Met):
+            before(what)
+
+    sys.unraisablehook = hook
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
 
 
 # ------------------------------------------------------------------------------------------------------------- a verb
 
 
 @contextmanager
-def enforced(asked: Bounds | None, verb: str) -> Iterator[None]:
+def answering(verb: str) -> Iterator[None]:
+    """A question of the API within the bounds of that verb, or those of $DERBY_BOUNDS. Inside a verb those of that one
+    hold. Nobody ends the process from outside, and what it holds already is no part of the memory."""
+    if _now.verb:
+        yield
+        return
+    try:
+        asked = Bounds.parse(os.environ.get("DERBY_BOUNDS", ""))
+    except ValueError as problem:
+        raise DerbyError(f"$DERBY_BOUNDS: {problem}") from None
+    with enforced(asked, verb, lives_on=True):
+        yield
+
+
+@contextmanager
+def enforced(asked: Bounds | None, verb: str, lives_on: bool = False) -> Iterator[None]:
     """A verb of the command within its bounds. DerbyError where it is over them as a whole. What does not only read has
-    no end of time and memory, unless one is asked for."""
-    before = _now.bounds, _now.until, _now.last
+    no end of time and memory, unless one is asked for. lives_on: see answering()."""
+    before = _now.bounds, _now.verb, _now.option, _now.until, _now.last
     limits = asked or Bounds()
-    if verb in READING:
+    if verb in READING or lives_on:
         usable = _usable_memory(_OF_PACKING if verb == "pack" else _MOST_MEMORY)
         limits = replace(limits, time=limits.time or _SECONDS, memory=limits.memory or usable)
     began = time.monotonic()
-    _now.bounds, _now.until = limits, began + limits.time * _OF_READING if limits.time else None
+    _now.bounds, _now.verb = limits, verb
+    _now.option = "$DERBY_BOUNDS" if lives_on else "--bounds"
+    _now.until = began + limits.time * _OF_READING if limits.time else None
     _now.over.clear()
     entry = _Deadline(f"{verb}: takes longer than {met('time', limits.time or 0)}", began + (limits.time or 0))
     try:
-        with _memory(limits.memory), _ended(entry, limits.time):
+        with _memory(limits.memory, _held() if lives_on else 0), _ended(entry, limits.time, lives_on):
             yield
     except _Met as end:
         if end.entry is not entry:
             raise
-        raise DerbyError(entry.told + _in_hand()) from None
+        raise DerbyError(entry.told + _of_file()) from None
     except MemoryError:
         if not limits.memory:
             raise
-        raise DerbyError(f"{verb}: needs more memory than {met('memory', limits.memory)}{_in_hand()}") from None
+        raise DerbyError(f"{verb}: needs more memory than {met('memory', limits.memory)}{_of_file()}") from None
     finally:
-        _now.bounds, _now.until, _now.last = before
+        _now.bounds, _now.verb, _now.option, _now.until, _now.last = before
         _now.over.clear()
 
 
-def _in_hand() -> str:
+def _of_file() -> str:
     return f" (in hand: {_now.last})" if _now.last else ""
 
 
 @contextmanager
-def _ended(entry: _Deadline, seconds: float | None) -> Iterator[None]:
+def _ended(entry: _Deadline, seconds: float | None, lives_on: bool) -> Iterator[None]:
     """A signal when the time is over, and some seconds later the end of the process, from outside: a library's own loop
     looks at no signal. Where somebody else waits for that signal (a test runner) there is neither."""
     if (
@@ -244,21 +303,30 @@ def _ended(entry: _Deadline, seconds: float | None) -> Iterator[None]:
         yield
         return
 
-    def over(*_: Any) -> None:
-        if time.monotonic() >= entry.due:
+    def over(_: int, frame: FrameType | None) -> None:
+        if time.monotonic() >= entry.due and not _is_between(frame):
             raise _Met(entry)
 
-    watched = _watch(seconds + _GRACE_SECONDS, f"derby: {entry.told}\n")
+    if not lives_on:
+        _watched.append(_watch(seconds + _GRACE_SECONDS, f"derby: {entry.told}\n"))
     signal.signal(signal.SIGALRM, over)
     signal.setitimer(signal.ITIMER_REAL, seconds, _AGAIN_SECONDS)
     try:
-        yield
+        with _unheard():
+            yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        os.close(watched[1])
+        leave()
+
+
+def leave() -> None:
+    """The verb has no end in time any more, as before this process becomes another program."""
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    while _watched:
+        pid, held = _watched.pop()
+        os.close(held)
         with suppress(ChildProcessError):
-            os.waitpid(watched[0], 0)
+            os.waitpid(pid, 0)
 
 
 def _watch(seconds: float, told: str) -> tuple[int, int]:
@@ -282,11 +350,12 @@ def _watch(seconds: float, told: str) -> tuple[int, int]:
 
 
 @contextmanager
-def _memory(most: float | None) -> Iterator[None]:
-    """Of this process and what it starts; an allocation beyond it is a MemoryError, not the end of a machine."""
+def _memory(most: float | None, held: int) -> Iterator[None]:
+    """Of this process and what it starts; an allocation beyond it is a MemoryError, not the end of a machine. held:
+    bytes that do not count."""
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     if most and soft == resource.RLIM_INFINITY:
-        wanted = int(most) if hard == resource.RLIM_INFINITY else min(int(most), hard)
+        wanted = int(most) + held if hard == resource.RLIM_INFINITY else min(int(most) + held, hard)
         resource.setrlimit(resource.RLIMIT_DATA, (wanted, hard))
     try:
         yield
@@ -294,13 +363,15 @@ def _memory(most: float | None) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
+def _held() -> int:
+    """Bytes of this process that RLIMIT_DATA counts."""
+    try:
+        with open("/proc/self/status") as file:
+            return next(int(line.split()[1]) << 10 for line in file if line.startswith("VmData"))
+    except (OSError, StopIteration):
+        return 0
+
+
 def _usable_memory(at_most: float) -> float:
     """Three quarters of what the machine has, or the container may use."""
-    most = float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        try:
-            with open(path) as file:
-                most = min(most, float(file.read()))
-        except (OSError, ValueError):
-            continue
-    return min(most * _PHYSICAL, at_most)
+    return min(allowed.memory_bytes() * _PHYSICAL, at_most)

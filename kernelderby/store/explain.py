@@ -1,4 +1,4 @@
-"""What msgspec says of a broken value, as our one line: where, field, what is wrong, what mends it."""
+"""msgspec's error about a broken value as our one line: place, field, problem, mend."""
 
 from __future__ import annotations
 

@@ -37,7 +37,10 @@ _LONGEST, _LONGEST_NAME = 4095, 255  # bytes of a path (Linux), and of one of it
 @contextmanager
 def opened(path: Path) -> Iterator[BinaryIO]:
     """A regular file, to read. OSError for anything else: a pipe or a device could hold the reader for ever."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    except ValueError as error:  # of a name that no file can have
+        raise OSError(errno.EINVAL, str(error), str(path)) from None
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise OSError(errno.EINVAL, "it is no regular file", str(path))
@@ -88,6 +91,15 @@ def expect_folders(*folders: Path) -> None:
             raise DerbyError(f"{folder}: cannot be looked into; mend its permissions")
 
 
+def expect_writable(folder: Path) -> None:
+    """Before what takes long: DerbyError for a folder in which, or for a missing one beside which, nothing can be
+    written. Makes nothing."""
+    there = next((each for each in (folder, *folder.absolute().parents) if os.path.lexists(each)), folder)
+    expect_folders(there)
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise DerbyError(f"{folder}: cannot be written to; mend the permissions of {there}, or give another folder")
+
+
 def files_under(folder: Path, ending: str, told: Callable[[str], None], *, hidden: bool = True) -> list[Path]:
     """What has a name with this ending in a folder and in those within it, sorted; none where there is no such folder.
     Where others would pass over something in silence (a folder that cannot be listed, one behind a symlink), one line
@@ -134,6 +146,13 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
 
 
 # --------------------------------------------------------------------------------------------------------------- paths
+
+
+def cache_home() -> str:
+    """$XDG_CACHE_HOME, else ~/.cache. A relative one does not count (XDG Base Directory Specification): a worker has
+    another working directory."""
+    named = os.environ.get("XDG_CACHE_HOME", "")
+    return named if os.path.isabs(named) else os.path.expanduser("~/.cache")
 
 
 def too_long(path: bytes) -> bool:
@@ -225,14 +244,14 @@ def temporary(target: Path) -> Iterator[tuple[Path, int]]:
             path.unlink()
 
 
-def remove_unfinished(target: Path) -> None:
-    """What killed processes left of this file. One whose writer lives is locked, and stays."""
+def remove_unfinished(target: Path, *, is_folder: bool = False) -> None:
+    """What killed processes left of this file or folder. One whose writer lives is locked, and stays."""
     for left in target.parent.glob(f".{_escaped(target.name[:200])}.*{UNFINISHED}"):
         with suppress(OSError):
-            descriptor = os.open(left, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+            descriptor = os.open(left, (os.O_DIRECTORY if is_folder else os.O_NONBLOCK) | os.O_NOFOLLOW)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                left.unlink()
+                shutil.rmtree(left) if is_folder else left.unlink()
             finally:
                 os.close(descriptor)
 
@@ -241,14 +260,7 @@ def write_folder(folder: Path, content: Mapping[str, str]) -> Path:
     """Makes a folder of these files, whole or not at all. Where one stands already it stays, and the path of another
     one beside it is returned. What killed processes left of it is removed. OSError when it cannot be made."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    for left in folder.parent.glob(f".{_escaped(folder.name[:200])}.*{UNFINISHED}"):
-        with suppress(OSError):
-            descriptor = os.open(left, os.O_DIRECTORY)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(left)
-            finally:
-                os.close(descriptor)
+    remove_unfinished(folder, is_folder=True)
     staging, descriptor = _new_folder(folder)
     try:
         for name, text in content.items():

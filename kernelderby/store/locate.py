@@ -1,4 +1,4 @@
-"""Which trace set a command works on, where none is named; and a copy that can be written to."""
+"""The trace set of a command if none is named; and a copy that can be written to."""
 
 from __future__ import annotations
 

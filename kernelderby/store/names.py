@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -29,7 +30,8 @@ def is_strange(root: Path, name: str) -> bool:
     known = {*names_in(root, OPERATOR), *names_in(root, SOLUTION)}
     if not name.isidentifier() or not known or {name, name.removesuffix(REFERENCE)} & known:
         return False
-    return not any(name in text for text in _written(root))
+    alias = re.compile(rf"\b{name}\b")
+    return not any(name in text and alias.search(text) for text in _written(root))
 
 
 def _written(root: Path) -> Iterator[str]:

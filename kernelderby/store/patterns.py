@@ -8,15 +8,17 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any
 
 from kernelderby.errors import DerbyError
 from kernelderby.store.bounds import bounds, met
 
-SECONDS = 1.0  # of CPU time for one name; sound patterns take microseconds
+SECONDS = 1.0  # of CPU time for one name, a quarter to compile; sound patterns take microseconds
 LONGEST = 1000  # letters
 _taken: dict[str, list[float]] = {}  # file -> the seconds that its patterns took
-_REPEATS = re.compile(r"[*+{]")
+_REPEATS, _CHOICES = re.compile(r"[*+{]"), re.compile(r"[?|]")
+_FEW = 12  # choices: each can double the ways to look for a match
 
 
 class Pattern:
@@ -32,7 +34,7 @@ class Pattern:
         self.pattern, self._where = text, where
         self._taken = _taken.setdefault(where.partition(": ")[0], [0.0]) if taken is None else taken
         self._search = re.compile(text).search
-        self._is_quick = not _REPEATS.search(text)
+        self._is_quick = not _REPEATS.search(text) and len(_CHOICES.findall(text)) <= _FEW
 
     def search(self, name: str) -> bool:
         """DerbyError where it takes longer than SECONDS: some patterns take ages, each letter more doubling them."""
@@ -49,14 +51,18 @@ class Pattern:
             self._taken[0] += time.process_time() - began
 
 
+@lru_cache(4096)  # a compiled one is known to `re`, and quick from then on
 def pattern_problem(text: str) -> str | None:
     """Why a text is no pattern."""
     if len(text) > LONGEST:
         return f"is longer than {LONGEST} letters"
+    began = time.process_time()
     try:
         re.compile(text)
     except (re.error, RecursionError, OverflowError) as error:
         return f"is no regular expression ({error})"
+    if time.process_time() - began > SECONDS / 4:
+        return "takes too long to compile; write smaller ranges of letters, or none with (?i)"
     return None
 
 

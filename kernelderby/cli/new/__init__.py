@@ -1,4 +1,4 @@
-"""derby new: an operator or a solution, with everything that must be said of it."""
+"""derby new: an operator or a solution with all of its files."""
 
 from __future__ import annotations
 

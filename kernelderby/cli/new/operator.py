@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
-from kernelderby.cli.options import DerbyCommand, names_option, written_root_option
-from kernelderby.cli.output import json_option, say, say_json, say_line
+from kernelderby.cli.options import DerbyCommand, json_option, names_option, written_root_option
+from kernelderby.cli.output import say, say_json, say_line
 
 
 @click.command(cls=DerbyCommand)
@@ -24,7 +25,7 @@ from kernelderby.cli.output import json_option, say, say_json, say_line
     "--output", "outputs", multiple=True, metavar="OUTPUT", help="As INPUT (default: what the reference gives)."
 )
 @click.option("--size", "measured", multiple=True, metavar="AXIS=N,N", help="Shapes to measure: every combination.")
-@names_option("--constant", metavar="INPUT", help="Weights: a solution's setup may prepare them once.")
+@names_option("--constant", "constants", metavar="INPUT", help="Weights: a solution's setup may prepare them once.")
 @click.option("--op-type", default="own", show_default=True, help="The folder under definitions/.")
 @click.option("--description", default="", help="One sentence.")
 @json_option
@@ -35,14 +36,10 @@ def command(
     further: tuple[str, ...],
     computes: str,
     function: str,
-    example: str,
-    outputs: tuple[str, ...],
     measured: tuple[str, ...],
-    constant: tuple[str, ...],
-    op_type: str,
-    description: str,
     as_json: bool,
     root: Path,
+    **options: Any,
 ) -> None:
     """Write the operator NAME: its contract, its reference, its shapes with counted costs. Without NAME it asks.
 
@@ -64,17 +61,8 @@ def command(
         raise click.UsageError("give the inputs, such as x:bf16[T,2,D], or --from MODULE:FUNCTION")
     if function and computes:
         raise click.UsageError("--run and --from both say what it computes; leave one out")
-    written = new_operator(
-        *(root, name, words),
-        outputs=outputs,
-        computes=computes,
-        function=function,
-        example=example,
-        measured=[part for word in measured for part in word.split()],
-        constants=constant,
-        op_type=op_type,
-        description=description,
-    )
+    sizes = [part for word in measured for part in word.split()]
+    written = new_operator(root, name, words, computes=computes, function=function, measured=sizes, **options)
     if as_json:
         return say_json(written.to_json())
     say(written.shown)

@@ -9,8 +9,8 @@ from pathlib import Path
 import click
 
 from kernelderby.authoring.solution import LANGUAGES
-from kernelderby.cli.options import DerbyCommand, written_root_option
-from kernelderby.cli.output import json_option, say, say_json
+from kernelderby.cli.options import DerbyCommand, json_option, written_root_option
+from kernelderby.cli.output import say, say_json
 
 
 @click.command(cls=DerbyCommand)
@@ -36,9 +36,7 @@ def command(name: str, operator: str, language: str, author: str | None, as_json
         return say_json(written.to_json())
     for path in written.files:
         say(f"wrote {path}")
-    say(
-        f"next: derby check {name}; edit {written.files[-1].with_name('main.py')}; derby bench --definitions {operator}"
-    )
+    say(f"next: derby check {name}; edit {written.files[-1]}; derby bench --definitions {operator}")
 
 
 def _user() -> str:

@@ -10,28 +10,25 @@ from kernelderby.cli import LazyGroup
 from kernelderby.cli.options import root_option
 
 VERBS = {
-    "kernels": "Every kernel with its library, role and architecture, and what that tells.",
-    "stages": "A solution's pipeline, stage by stage, and everything beside it.",
-    "activity": "GPUs and ranks: busy, idle and why, overlap, launches, ranges, API calls.",
-    "pace": "Repetitions of a range one by one, those out of line marked.",
-    "counters": "What ncu counted: which unit of the GPU each kernel fills.",
-    "whatif": "What the pipeline gains if a stage ran faster (Amdahl).",
-    "layers": "A served model's layers: group, module, kernel; several profiles side by side.",
-    "compare": "Two profiles, before and after or GPU against GPU.",
-    "timeline": "Write a trace for ui.perfetto.dev: streams, roles, libraries, steps.",
+    "kernels": "Every kernel with library, role and architecture, and advice.",
+    "stages": "A solution's pipeline by stage, and all other work.",
+    "activity": "Busy and idle time of each GPU, with causes; launches, API calls.",
+    "pace": "Each repetition of a range; outliers are marked.",
+    "counters": "ncu's counters: which unit of the GPU each kernel fills.",
+    "whatif": "The gain of the pipeline if one stage ran faster (Amdahl).",
+    "layers": "A served model's layers: group, module, kernel.",
+    "compare": "Two profiles: before and after, or GPU against GPU.",
+    "timeline": "Write a trace for ui.perfetto.dev: streams, roles, steps.",
     "run": "Record a profile of solutions on this GPU, without nsys.",
 }
 
 
 @click.group(
-    cls=LazyGroup,
-    verbs=VERBS,
-    package=__name__,
-    short_help="Where the time goes: kernels, stages, layers, what-if, comparison.",
+    cls=LazyGroup, verbs=VERBS, package=__name__, short_help="Where the time goes: kernels, stages, layers, comparison."
 )
 @root_option
 def command(root: Path) -> None:
     """Where the time of a profile goes.
 
-    FILEs are nsys SQLite exports, `nsys stats` output, copied tables or Kineto traces, recognised by content.
+    FILEs are nsys SQLite exports, `nsys stats` output, copied tables or Kineto traces. Their content tells which.
     """

@@ -1,4 +1,4 @@
-"""derby profile activity: what the GPUs of a profile, or of the ranks of a job, did."""
+"""derby profile activity: busy and idle time of the GPUs of a profile, or of the ranks of a job."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from kernelderby.cli.profile.common import files_argument, open_files, selection
 @selection_options
 @output_options("profile activity", tables=("gpus", "ranges", "api", "shapes", "critical", "memory"))
 def command(files: tuple[Path, ...], most: int, selection: Any, output: Output) -> None:
-    """The time of every GPU: busy, idle and why, communication beside computing, launches; ranges, API calls, grids.
+    """How each GPU spent its time: busy, idle and why, communication beside computing, launches. NVTX ranges, API calls
+    and launch configurations follow.
 
-    FILEs need events. Several FILEs are the ranks of a job: a row each, their spread, the slowest. The uuid identifies
-    a GPU; without a uuid, process and number do.
+    FILEs need events. Several FILEs are the ranks of a job: one row each, their spread, the slowest. The uuid
+    identifies a GPU, or without a uuid its process and number.
     """
     from kernelderby.profile.activity import activity_of
     from kernelderby.report.profile.activity import activity_answer

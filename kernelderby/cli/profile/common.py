@@ -1,4 +1,4 @@
-"""What the profile verbs share: FILE arguments and a solution's pipelines."""
+"""Shared by the profile verbs: FILE arguments and a solution's pipelines."""
 
 from __future__ import annotations
 
@@ -85,9 +85,3 @@ def pipelines(files: Sequence[Path], root: Path, solution: str, within: str | No
                 "`derby profile kernels` shows what ran"
             )
     return found
-
-
-def short_names(paths: Sequence[str]) -> list[str]:
-    """Profiles by their file names; by their paths where two would be alike."""
-    names = [Path(path).name for path in paths]
-    return names if len(set(names)) == len(names) else list(paths)

@@ -9,7 +9,7 @@ import click
 
 from kernelderby.cli.options import FILE, Count, DerbyCommand, root_option
 from kernelderby.cli.output import Output, output_options
-from kernelderby.cli.profile.common import open_files, pipelines, selection_options, short_names
+from kernelderby.cli.profile.common import open_files, pipelines, selection_options
 
 
 @click.command(cls=DerbyCommand, short_help="Two profiles, before and after or GPU against GPU.")
@@ -24,11 +24,9 @@ from kernelderby.cli.profile.common import open_files, pipelines, selection_opti
 )
 @click.option("--solution-b", metavar="NAME", help="Solution of B, if it differs.")
 @click.option("--rows", "most", type=Count(1), default=40, show_default=True, help="Maximum number of rows.")
-@click.option("--kind", metavar="WORD", help="Kernels of the steps of this kind, such as decode.")
+@click.option("--kind", metavar="WORD", help="Show kernels of this kind of step, such as decode.")
 @click.option(
-    "--within",
-    metavar="REGEX",
-    help="NVTX ranges that mark one step each, or with --solution one invocation.",
+    "--within", metavar="REGEX", help="NVTX ranges that mark one step each, or with --solution one invocation."
 )
 @selection_options
 @output_options("profile compare", tables=("changes", "steps"), plot=True)
@@ -45,10 +43,10 @@ def command(
     root: Path,
     output: Output,
 ) -> None:
-    """What changed from profile A to profile B: a step beside a step, then kernels, the largest change first.
+    """What changed from profile A to profile B: steps first, then kernels, the largest change first.
 
-    Steps are found by the annotations of vLLM, SGLang and torch.profiler, by --within, or by their period. With
-    --solution by stage and per invocation. A change needs a test to be called one.
+    Steps are found by the annotations of vLLM, SGLang and torch.profiler, by --within, or by their period. --solution
+    compares stages and invocations instead. A verdict needs a statistical test.
     """
     from kernelderby.errors import DerbyError
     from kernelderby.profile.compare.kernels import compare_kernels
@@ -66,19 +64,4 @@ def command(
     else:
         left, right = (each.profile for each in open_files([before, after], selection))
         found = compare_kernels(left, right, within, kind)
-    output.emit(compare_answer(found, most), draw=lambda path: _draw(found, most, path))
-
-
-def _draw(found: Any, most: int, path: Path) -> None:
-    from kernelderby.report.plot import differences
-
-    names = short_names([found.before, found.after])
-    short = found.unit != "profile"
-    scale = 1e3 if short else 1e6
-    changes = {change.name: change.change_ns / scale for change in found.changes[: min(most, 25)]}
-    differences(
-        changes,
-        path,
-        unit=f"us of one {found.unit}" if short else "ms",
-        title=f"Change from {names[0]} to {names[1]}",
-    )
+    output.emit(compare_answer(found, most))

@@ -1,4 +1,4 @@
-"""derby profile counters: what ncu counted of each kernel, by the unit of the GPU."""
+"""derby profile counters: ncu's counters of each kernel, by the unit of the GPU."""
 
 from __future__ import annotations
 

@@ -29,11 +29,12 @@ from kernelderby.cli.profile.common import files_argument, open_files, selection
 @selection_options
 @output_options("profile layers", tables=("kernels", "modules", "groups", "leftovers"), plot=True)
 def command(files: tuple[Path, ...], map_name: str | None, draft: Path | None, selection: Any, output: Output) -> None:
-    """Where a model's layer spends its time: layer group, module, kernel; a column per FILE, ratios over the first.
+    """Where a model's layer spends its time: layer group, module, kernel. Each FILE is a column; ratios are over the
+    first.
 
-    FILEs are profiles or module tables (profiles/*.toml). Without --map the layer is found by its period. With events a
-    kernel belongs to a module by NVTX range or by name and place in the layer; with sums only by name. Prefill and
-    decode get columns of their own where annotations tell them apart. Overlapped time counts once.
+    FILEs are profiles or module tables (profiles/*.toml). Without --map, the layer's period finds the layer. An NVTX
+    range or a kernel's name and place in the layer decide its module; in a file of sums the name alone does. Prefill
+    and decode have columns of their own if annotations tell them apart. Overlapped time counts once.
     """
     from kernelderby.api.profile_file import layers
     from kernelderby.errors import DerbyError
@@ -43,14 +44,4 @@ def command(files: tuple[Path, ...], map_name: str | None, draft: Path | None, s
     if draft:
         write_draft(draft, open_files(files[:1], selection)[0].draft().text())
         map_name = str(draft)
-    answer = layers(*files, layer_map=map_name, selection=selection)
-    output.emit(answer, draw=lambda path: _draw(answer.value, path))
-
-
-def _draw(table: Any, path: Path) -> None:
-    from kernelderby.report.plot import stacked_bars
-    from kernelderby.report.profile.layers import layer_bars
-
-    bars, rest = layer_bars(table)
-    model = table.layer_map.title if table.layer_map else "one layer"
-    stacked_bars(bars, path, title=f"{model}: us a layer, overlapped time once", unit="us", rest=rest)
+    output.emit(layers(*files, layer_map=map_name, selection=selection))

@@ -19,7 +19,7 @@ from kernelderby.cli.profile.common import files_argument, open_files, selection
 @selection_options
 @output_options("profile pace", tables=("repetitions",))
 def command(files: tuple[Path, ...], within: str | None, most: int, selection: Any, output: Output) -> None:
-    """How long each repetition of a range took, on the host and on the GPU, and which fall out of line."""
+    """How long each repetition of a range took on the host and on the GPU, and which are outliers."""
     from kernelderby.profile.pace import pace_of
     from kernelderby.profile.stages.walk import INVOCATION
     from kernelderby.report.profile.pace import pace_answer

@@ -13,11 +13,9 @@ from kernelderby.cli.options import (
     SECONDS,
     Count,
     DerbyCommand,
-    check_names,
-    definitions_option,
+    Wanted,
+    choice_options,
     json_option,
-    solutions_option,
-    workloads_option,
     written_root_option,
 )
 from kernelderby.cli.output import say_json, say_line, warn
@@ -27,15 +25,9 @@ _DEFAULT_OUT = Path("reports") / "profiles"
 
 
 @click.command(cls=DerbyCommand)
-@solutions_option
-@definitions_option
-@workloads_option
+@choice_options("solutions", "definitions", "workloads")
 @click.option(
-    "--iterations",
-    type=Count(3),
-    default=20,
-    show_default=True,
-    help="Calls in the capture; slow solutions get fewer.",
+    "--iterations", type=Count(3), default=20, show_default=True, help="Calls in the capture; slow solutions get fewer."
 )
 @click.option("--timeout", type=SECONDS, default=600, show_default=True, help="Seconds for each solution and workload.")
 @click.option("--out", type=FILE, help=f"Folder of the profiles (default: {_DEFAULT_OUT} under the root).")
@@ -58,19 +50,18 @@ _DEFAULT_OUT = Path("reports") / "profiles"
 @written_root_option
 @json_option
 def command(
-    solutions: tuple[str, ...],
-    definitions: tuple[str, ...],
-    workloads: tuple[str, ...],
-    iterations: int,
-    timeout: float,
+    choice: Wanted,
     out: Path | None,
     tool: str,
     harness: str,
     root: Path,
     as_json: bool,
+    **limits: Any,
 ) -> None:
-    """Record a profile of each solution on each workload on this GPU: one SQLite file in nsys's schema for each pair,
-    in a process of its own, warm-up and correctness check outside the capture."""
+    """Record a profile of each solution on each workload on this GPU.
+
+    Each pair gives one SQLite file in nsys's schema. It runs in a process of its own; warm-up and correctness check
+    are not in the file."""
     from kernelderby.catalog import Catalog
     from kernelderby.errors import DerbyError
     from kernelderby.measure.machine.environment import without_gpu
@@ -84,7 +75,7 @@ def command(
         begin_judging(root, [out or root / _DEFAULT_OUT.parts[0]], has_tool=tool != "cupti")
 
     catalog = Catalog.open(root)
-    solutions, definitions = check_names(catalog, solutions, definitions)
+    choice = choice.resolved(catalog)
     if harness == "flashinfer-bench" and tool != "nsys":
         raise DerbyError(
             "--harness flashinfer-bench: CUPTI cannot look into another program's processes; add --with nsys"
@@ -97,19 +88,17 @@ def command(
             f"{machine.gpu_missing}, so nothing can be profiled; the other `derby profile` verbs read "
             "profiles that were recorded elsewhere"
         )
-    pairs, skipped = plan_profiles(catalog, machine, solutions, definitions, workloads)
+    pairs, skipped = plan_profiles(catalog, machine, *choice[:3])
     if not pairs:
-        raise DerbyError(
-            "nothing to profile: "
-            + ("; ".join(f"{name}: {why}" for name, why in skipped.items()) or "no solution of these definitions")
-        )
+        reasons = "; ".join(f"{name}: {why}" for name, why in skipped.items())
+        raise DerbyError(f"nothing to profile: {reasons or 'no solution of these definitions'}")
     folder = out or root / _DEFAULT_OUT
     folder.mkdir(parents=out is None, exist_ok=True)
     tell = (lambda line: warn([line])) if as_json else say_line
     for name, reason in skipped.items():
         tell(f"skipped {name}: {reason}")
-    results = []
-    for result in _profiles(catalog, machine, pairs, folder, iterations, timeout, tool, harness, tell):
+    results, of = [], (catalog, machine, pairs, folder)
+    for result in _profiles(of, tool=tool, harness=harness, tell=tell, **limits):
         results.append(result)
         if result.path is not None and tool != "ncu":
             result.warnings += _lost_calls(result.path, result.iterations)
@@ -120,26 +109,16 @@ def command(
                 _show_stages(result, root) if tool != "ncu" else _show_counters(result.path)
     if as_json:
         say_json({"gpu": machine.name, "skipped": skipped, "profiles": results})
-    if any(result.path is None for result in results):
-        raise DerbyError(
-            "; ".join(
-                f"{result.solution} on {result.workload}: {_why(result)}" for result in results if result.path is None
-            )
-        )
+    failed = [f"{each.solution} on {each.workload}: {_why(each)}" for each in results if each.path is None]
+    if failed:
+        raise DerbyError("; ".join(failed))
 
 
 def _profiles(
-    catalog: Any,
-    machine: Any,
-    pairs: Any,
-    folder: Path,
-    iterations: int,
-    timeout: float,
-    tool: str,
-    harness: str,
-    tell: Callable[[str], None],
+    of: Any, tool: str, harness: str, tell: Callable[[str], None], iterations: int, timeout: float
 ) -> Iterator[Any]:
-    """The results one by one, by nsys where it was asked for and works, by ncu, otherwise by CUPTI."""
+    """The results one by one, by nsys where it was asked for and works, by ncu, otherwise by CUPTI. of: the catalog,
+    the machine, pairs of solution and workload, the folder."""
     from functools import partial
 
     from kernelderby.errors import DerbyError
@@ -160,27 +139,23 @@ def _profiles(
         for problem in problems:
             tell(problem)
         if found is None:
-            tell(
-                "nsys makes no report here; recording with CUPTI instead"
-                + (", and our own calls instead of flashinfer-bench's" if harness != "derby" else "")
-            )
+            calls = ", and our own calls instead of flashinfer-bench's" if harness != "derby" else ""
+            tell(f"nsys makes no report here; recording with CUPTI instead{calls}")
         else:
             tell(f"recording with {found}")
             if harness == "flashinfer-bench":
-                yield from nsys.flashinfer_bench_profiles(found, catalog, machine, pairs, folder, timeout)
+                yield from nsys.flashinfer_bench_profiles(*(found, *of, timeout))
                 return
             around = Around(partial(nsys.record, found), SUFFIX, count_kernels)
-    yield from run_profiles(catalog, machine, pairs, folder, iterations, timeout, around)
+    yield from run_profiles(*(*of, iterations, timeout, around))
 
 
 def _lines(result: Any) -> list[str]:
     if result.path is None:
         return [f"{result.solution} on {result.workload}: no profile: {_why(result)}"]
-    lines = [
-        f"{result.path}: {result.bytes / 1e6:.2f} MB, {counted(result.kernels, 'kernel')}"
-        + (f" in {counted(result.iterations, 'call')}" if result.iterations else "")
-    ]
-    return lines + [f"warning: {text}" for text in result.warnings]
+    calls = f" in {counted(result.iterations, 'call')}" if result.iterations else ""
+    line = f"{result.path}: {result.bytes / 1e6:.2f} MB, {counted(result.kernels, 'kernel')}{calls}"
+    return [line, *(f"warning: {text}" for text in result.warnings)]
 
 
 def _why(result: Any) -> str:
@@ -207,8 +182,7 @@ def _lost_calls(path: Path, calls: int) -> list[str]:
         return []
     return [
         f"{calls - whole} of {counted(calls, 'call has', 'calls have')} no or little GPU work in the file (others: "
-        f"{fullest} operations); the "
-        "recorder lost it: record with another one (--with cupti)"
+        f"{fullest} operations); the recorder lost it: record with another one (--with cupti)"
     ]
 
 

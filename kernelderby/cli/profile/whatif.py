@@ -9,7 +9,7 @@ import click
 
 from kernelderby.cli.options import FACTOR, DerbyCommand, root_option
 from kernelderby.cli.output import Output, output_options
-from kernelderby.cli.profile.common import files_argument, pipelines, short_names, solution_option, within_option
+from kernelderby.cli.profile.common import files_argument, pipelines, solution_option, within_option
 from kernelderby.errors import DerbyError
 from kernelderby.store.counts import counted
 
@@ -57,8 +57,8 @@ def command(
 ) -> None:
     """The pipeline's speedup if one stage ran 1.2 times or twice as fast, at its floor, or took no time.
 
-    Floors are vendor peaks against the counted cost of a workload (see derby roofline); without a workload the columns
-    are n/a. The picture: the time saved, one line per stage.
+    A floor is the time of a workload's counted work at the vendor's peaks (see derby roofline); without a workload the
+    columns are n/a. --plot draws the time saved, one line per stage.
     """
     from kernelderby.profile.stages.whatif import SPEEDUPS, whatif
     from kernelderby.report.profile.whatif import whatif_answer
@@ -68,7 +68,7 @@ def command(
     for pipeline in pipelines(files, root, solution, within):
         floors = fixed | (_roofline(root, solution, pipeline, workload, gpu) if workload else {})
         found.append(whatif(pipeline, factors or SPEEDUPS, floors))
-    output.emit(whatif_answer(found), draw=lambda path: _draw(found, path))
+    output.emit(whatif_answer(found))
 
 
 def _floor(text: str) -> tuple[str, float]:
@@ -121,24 +121,3 @@ def _workload(catalog: Any, definition: str, word: str) -> Any:
             f"--workload: {word!r} fits {counted(len(found), 'workload')} of {definition}; there are {axes}"
         )
     return found[0]
-
-
-def _draw(found: list[Any], path: Path) -> None:
-    from kernelderby.profile.stages.whatif import time_saved
-    from kernelderby.report.plot import dots
-
-    if len(found) > 1:
-        raise DerbyError("--plot: the what-if picture is of one FILE; give one")
-    [only] = found
-    rows = {}
-    for one in only.stages:
-        speedups = {f"{factor:g}x faster": speedup for factor, speedup in zip(only.factors, one.speedups, strict=True)}
-        speedups |= {"at its floor": one.at_floor} if one.at_floor is not None else {}
-        rows[one.stage] = {name: 100 * time_saved(speedup) for name, speedup in (speedups | {"free": one.gone}).items()}
-    [name] = short_names([only.pipeline.profile])
-    dots(
-        rows,
-        path,
-        title=f"{only.pipeline.solution}, {name}: what a faster stage saves",
-        unit="% of the pipeline's kernel time saved",
-    )

@@ -1,2 +1,2 @@
-"""What a package of winners runs, copied into it as it stands (package.py becomes its `__init__`): nothing here imports
-the rest of ours, and only selector.py is used here too."""
+"""The runtime of a package of winners, copied into it unchanged (package.py becomes its `__init__`). Nothing here
+imports other rooms, and only selector.py is used here too."""

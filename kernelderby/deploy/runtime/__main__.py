@@ -1,4 +1,4 @@
-"""What this package runs on the machine where it is asked, operator by operator."""
+"""The solutions that this package runs on this machine, operator by operator."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ def main() -> None:
     for operator in OPERATORS.values():
         solutions = operator.about["solutions"]
         runs = [each for each, about in solutions.items() if can_run(about, device, is_measured)]
-        print(f"{operator.name:{width}}  {len(operator.selector.points):3} shapes  {', '.join(runs)}")
+        shapes = len(operator.selector.points)
+        print(f"{operator.name:{width}}  {shapes:3} {'shapes' if shapes != 1 else 'shape '}  {', '.join(runs)}")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 """vLLM's attention backend CUSTOM (0.25.1): FlashAttention's, with decode and prefill by the operators of this package.
 
 $KERNELDERBY_VLLM=attention registers it, `--attention-backend CUSTOM` chooses it. FlashAttention's own code runs where
-a layer or a batch has more than causal attention of bfloat16 over a paged cache of 16 tokens a block, where the query
-is a slice of qkv, which our kernels would copy, and where the sizes were not measured.
+a layer or a batch has more than causal attention of bfloat16 over a paged cache of 16 tokens a block, where the sizes
+were not measured, and where a copy costs more than our kernels save: they read a query without gaps, and models that
+do not normalise it pass a slice of qkv. So it does in a vLLM that keeps keys and values side by side, such as 0.33.
 """
 
 from __future__ import annotations
@@ -10,11 +11,16 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from vllm.v1.attention.backends.flash_attn import FlashAttentionBackend, FlashAttentionImpl
+from vllm.v1.attention.backends.flash_attn import FlashAttentionBackend, FlashAttentionImpl, FlashAttentionMetadata
 
 from .operators import OPERATORS
+from .solutions import PREFIX, tell
 
 BLOCK = 16  # tokens
+ASKED = {
+    *("causal", "use_cascade", "sliding_window", "mm_prefix_range_tensor", "rswa_prefix_lens", "max_query_len"),
+    *("max_seq_len", "seq_lens", "block_table", "query_start_loc", "num_actual_tokens"),
+}  # of a batch
 WHOLE = (None, (-1, -1))  # a window over all keys
 
 
@@ -23,13 +29,22 @@ class WinnersAttentionBackend(FlashAttentionBackend):  # type: ignore[misc]
     def get_name() -> str:
         return "CUSTOM"
 
-    @staticmethod
-    def get_impl_cls() -> type[WinnersAttention]:
-        return WinnersAttention
+    @classmethod
+    def get_impl_cls(cls) -> Any:
+        return WinnersAttention if cls.is_known() else super().get_impl_cls()
 
-    @staticmethod
-    def get_supported_kernel_block_sizes() -> list[Any]:
-        return [BLOCK]
+    @classmethod
+    def get_supported_kernel_block_sizes(cls, *given: Any, **named: Any) -> list[Any]:
+        return [BLOCK] if cls.is_known() else list(super().get_supported_kernel_block_sizes(*given, **named))
+
+    @classmethod
+    def is_known(cls) -> bool:
+        """Whether this vLLM's cache and batches are as call_of() reads them."""
+        shape = getattr(cls, "get_kv_cache_shape", lambda *_: ())(3, BLOCK, 2, 64)
+        known = tuple(shape) == (3, 2, BLOCK, 2, 64) and set(FlashAttentionMetadata.__dataclass_fields__) >= ASKED
+        if not known:
+            tell(f"{PREFIX}: attention stays vLLM's: its cache or its batches are not those of 0.25.1")
+        return known
 
 
 class WinnersAttention(FlashAttentionImpl):  # type: ignore[misc]
@@ -75,7 +90,6 @@ def call_of(scale: float, query: torch.Tensor, kv_cache: torch.Tensor, batch: An
     [blocks, 2, BLOCK, kv_heads, head_dim]; batch: FlashAttentionMetadata."""
     if not (
         query.dtype is kv_cache.dtype is torch.bfloat16
-        and query.is_contiguous()
         and kv_cache.is_contiguous()
         and kv_cache.shape[2] == BLOCK
         and batch.causal is True
@@ -90,15 +104,18 @@ def call_of(scale: float, query: torch.Tensor, kv_cache: torch.Tensor, batch: An
     blocks = kv_cache.view(-1, *kv_cache.shape[2:])
     caches = blocks[:-1], blocks[1:]
     if batch.max_query_len == 1 and len(query) == len(batch.seq_lens):
-        name, starts, longest = "paged_attention_decode", [], []
+        # The table's width, as it is in every step: vLLM warms a graph up with lengths of 1 and captures it with the
+        # model's longest, and a capture runs what ran at the same bound.
+        name, starts, longest = "paged_attention_decode", [], [batch.block_table.shape[1] * BLOCK]
     else:
-        name, starts, longest = "unified_attention", [batch.query_start_loc], [batch.max_query_len]
+        name, starts = "unified_attention", [batch.query_start_loc]
+        longest = [batch.max_query_len, batch.max_seq_len]
     operator = OPERATORS.get(name)
     if operator is None:
         return None
     table, lengths = _of_step(batch)
     pages = [lengths, table] if starts else [table, lengths]
-    arguments = [query, *caches, *starts, *pages, *longest, batch.max_seq_len, scale]
+    arguments = [query, *caches, *starts, *pages, *longest, scale]
     return (name, arguments) if operator.is_ready(arguments) else None
 
 

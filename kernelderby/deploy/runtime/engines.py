@@ -1,4 +1,5 @@
-"""What the plugins of serving engines share: their switches, and what an operator of this package takes there."""
+"""Shared by the plugins of serving engines: their switches, and the calls that an operator of this package takes
+there."""
 
 from __future__ import annotations
 
@@ -16,14 +17,14 @@ Replaced = Mapping[
 ]  # name in the switch -> its operators, what replaces
 
 
-def register_in(engine: str, switch: str, replaced: Replaced) -> None:
+def register_in(engine: str, switch: str, replaced: Replaced, gpu: Callable[[], str | None]) -> None:
     """Replaces what the environment variable `switch` names: "all", or some of `replaced`. A line of the log says what
-    runs. ValueError for a name that is none."""
+    runs. gpu: its name, None without one. ValueError for a name that is none."""
     names = _wanted(switch, replaced)
     if not names:
         tell(f"{PREFIX} is installed and off; ${switch}=all, or some of {', '.join(replaced)}, switches it on")
         return
-    if not torch.cuda.is_available() or torch.cuda.get_device_name() not in DATA["gpus"]:
+    if gpu() not in DATA["gpus"]:
         tell(f"{PREFIX} was measured on {DATA['gpus'][0]}; {engine} stays as it is here")
         return
     done = []

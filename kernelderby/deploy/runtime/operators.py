@@ -3,8 +3,9 @@ tensors, and, where servers update in place, `<name>_`.
 
 The namespace is the package's. Each call checks ranks, types and sizes (one-line ValueError), takes tensors that are
 not contiguous or not at a multiple of 16 bytes through a copy, and runs the solution that the recorded times name.
-A solution that refuses a shape is passed over for that shape with a line in the log. In a capture only what already
-ran at that shape outside of one may run, else plain torch, so that nothing is compiled there.
+A solution that refuses a shape, or that Triton does not compile for it, is passed over for that shape with a line in
+the log. In a capture only what already ran at that shape outside of one may run, else plain torch, so that nothing is
+compiled there. Where every output is empty nothing runs.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 
 import torch
 
+from .copies import with_copies
 from .selector import Selector
 from .solutions import PREFIX, can_run, function_of, tell
 
@@ -24,6 +26,7 @@ ALIGNMENT = 16  # bytes
 DATA: dict[str, Any] = json.loads((Path(__file__).parent / "operators.json").read_text(encoding="utf-8"))
 _kinds = frozenset(("own", "library", "plain"))  # of the solutions that may run, see only()
 _REFUSALS = (ValueError, TypeError, NotImplementedError, AssertionError)
+KEPT = 16384  # shapes that an operator remembers: a server meets new ones for as long as it runs
 
 
 class ServedOperator:
@@ -34,24 +37,32 @@ class ServedOperator:
         self.inputs: dict[str, Any] = about["inputs"]
         self.outputs: dict[str, Any] = about["outputs"]
         self.in_place: dict[str, str] = about["in_place"]  # output -> input, as the `<name>_` operator has it
-        self.selector = Selector(about)
+        self.points = {form: with_copies(about, DATA, form) for form in (False, True)}
+        self._selectors: dict[Any, Selector] = {}
+        self.selector = self._selector(bool(self.in_place), ())  # of the form that servers call
+        self._relations = [(compile(each, name, "eval"), each) for each in about["constraints"]]
         self._orders: dict[Any, list[str]] = {}
-        self._warm: set[Any] = set()
+        self._warm: dict[Any, None] = {}
 
     # ------------------------------------------------------------------------------------------------------- the sizes
 
     def sizes(self, arguments: Sequence[Any]) -> dict[str, int]:
         """Axis -> size. ValueError for what the contract does not allow."""
         found: dict[str, int] = dict(self.about["constants"])
+        device = self.first(arguments).device
         for (name, spec), value in zip(self.inputs.items(), arguments, strict=True):
             if spec["shape"] is not None:
-                self._check(name, spec, value, found)
-        for relation in self.about["constraints"]:
-            if not eval(relation, {"__builtins__": {}}, found):  # arithmetic of axes, from the operator's definition
+                self._check(name, spec, value, device, found)
+        for code, relation in self._relations:  # arithmetic of axes, from the operator's definition
+            if not eval(code, {"__builtins__": {}}, found):
                 raise ValueError(f"{self.name}: the sizes do not fit: {relation}")
         return found
 
-    def _check(self, name: str, spec: Mapping[str, Any], tensor: torch.Tensor, found: dict[str, int]) -> None:
+    def _check(
+        self, name: str, spec: Mapping[str, Any], tensor: torch.Tensor, device: torch.device, found: dict[str, int]
+    ) -> None:
+        if tensor.device != device:
+            raise ValueError(f"{self.name}: {name} is on {tensor.device}, must be on {device}")
         if tensor.dtype is not getattr(torch, spec["dtype"]):
             raise ValueError(f"{self.name}: {name} is {tensor.dtype}, must be {spec['dtype']}")
         if tensor.dim() != len(spec["shape"]):
@@ -72,9 +83,18 @@ class ServedOperator:
 
     # --------------------------------------------------------------------------------------------------------- a call
 
-    def order(self, sizes: Mapping[str, int], device: torch.device) -> list[str]:
-        """The solutions that may run there, best first."""
-        key = self._key(sizes, device)
+    def _selector(self, in_place: bool, slices: tuple[str, ...]) -> Selector:
+        if (in_place, slices) not in self._selectors:
+            points = with_copies(self.about, DATA, in_place, slices)
+            self._selectors[in_place, slices] = Selector({**self.about, "points": points})
+        return self._selectors[in_place, slices]
+
+    def order(
+        self, sizes: Mapping[str, int], device: torch.device, in_place: bool = False, slices: tuple[str, ...] = ()
+    ) -> list[str]:
+        """The solutions that may run there, best first. in_place: of the `_` form. slices: inputs that ours would copy
+        and an engine's own kernel would not."""
+        key = self._key(sizes, device, in_place, slices)
         if key not in self._orders:
             is_measured = device.type == "cuda" and torch.cuda.get_device_name(device) in DATA["gpus"]
             if not is_measured:
@@ -86,30 +106,49 @@ class ServedOperator:
                 for name, about in solutions.items()
                 if about["kind"] in _kinds and can_run(about, device, is_measured)
             }
-            self._orders[key] = self.selector.order(key[1], available)
+            _keep(self._orders, key, self._selector(in_place, slices).order(key[1], available))
         return self._orders[key]
 
     def _key(
-        self, sizes: Mapping[str, int], device: torch.device
-    ) -> tuple[torch.device, tuple[int, ...], frozenset[str]]:
-        return device, tuple(sizes[axis] for axis in self.selector.axes), _kinds
+        self, sizes: Mapping[str, int], device: torch.device, in_place: bool, slices: tuple[str, ...] = ()
+    ) -> tuple[Any, ...]:
+        return device, tuple(sizes[axis] for axis in self.selector.axes), _kinds, in_place, slices
 
     def is_ready(self, arguments: Sequence[Any]) -> bool:
-        """Whether the shape lies in the measured region, and its fastest solution may run now: in a capture, only after
-        it ran at these sizes outside of one. ValueError for what the contract does not allow."""
+        """Whether an engine that has a library's kernel of its own should run this: the shape lies in the measured
+        region, no library is the fastest there, with a copy of each input that is not contiguous, and what is may run
+        now (in a capture, only after it ran at these sizes outside of one). ValueError for what the contract does not
+        allow."""
         sizes = self.sizes(arguments)
         device = self.first(arguments).device
         if not self.selector.reaches({axis: sizes[axis] for axis in self.selector.axes}):
             return False
-        return not _capturing(device) or (self.order(sizes, device)[0], _warm_key(sizes, arguments)) in self._warm
+        named = zip(self.inputs, arguments, strict=True)
+        slices = tuple(name for name, each in named if isinstance(each, torch.Tensor) and not _is_ready(each))
+        first = self.order(sizes, device, slices=slices)[0]
+        if self.selector.kinds[first] == "library":
+            return False
+        if _capturing(device) and (first, _warm_key(sizes, arguments)) not in self._warm:
+            tell(f"{self.name} at {sizes}: did not run before the capture, so the engine's own code is captured")
+            return False
+        return True
+
+    def ran(self) -> list[str]:
+        """The solutions that ran in this process, by name."""
+        return sorted({name for name, _ in self._warm})
 
     def __call__(self, arguments: Sequence[Any], outputs: Mapping[str, torch.Tensor], in_place: bool = False) -> None:
         """Writes the outputs. in_place: those of self.in_place are the arguments' own tensors."""
+        if all(each.numel() == 0 for each in outputs.values()):
+            return None
         sizes = self.sizes(arguments)
         device = self.first(arguments).device
+        if device.type == "cuda" and device.index != torch.cuda.current_device():  # launches go to the current one
+            with torch.cuda.device(device):
+                return self(arguments, outputs, in_place)
         capturing = _capturing(device)
         key = _warm_key(sizes, arguments)
-        order = self.order(sizes, device)
+        order = self.order(sizes, device, in_place)
         for name in order:
             about = self.about["solutions"][name]
             is_plain = about["kind"] == "plain"
@@ -121,13 +160,13 @@ class ServedOperator:
                 continue
             try:
                 self._run(function, about["in_place"], arguments, outputs, in_place)
-            except _REFUSALS as problem:
-                if is_plain:
+            except Exception as problem:
+                if is_plain or not _is_refusal(problem):
                     raise
                 tell(f"{self.name} at {sizes}: {name} refuses ({str(problem)[:160]}); the next one runs")
-                self._orders[self._key(sizes, device)].remove(name)
+                _keep(self._orders, self._key(sizes, device, in_place), [each for each in order if each != name])
                 return self(arguments, outputs, in_place)
-            self._warm.add((name, key))
+            _keep(self._warm, (name, key), None)
             return None
         raise RuntimeError(f"{self.name}: nothing in this package runs on {device}")
 
@@ -157,6 +196,19 @@ class ServedOperator:
         for name, tensor in outputs.items():
             if written[name] is not tensor:
                 tensor.copy_(written[name])
+
+
+def _keep(known: dict[Any, Any], key: Any, value: Any) -> None:
+    """As the newest entry; the oldest one goes where there are more than KEPT."""
+    known.pop(key, None)
+    known[key] = value
+    if len(known) > KEPT:
+        known.pop(next(iter(known)), None)
+
+
+def _is_refusal(problem: Exception) -> bool:
+    """Before anything was launched: of the call, or Triton's of a kernel that it cannot compile or load there."""
+    return isinstance(problem, _REFUSALS) or type(problem).__module__.partition(".")[0] == "triton"
 
 
 def _capturing(device: torch.device) -> bool:
@@ -245,7 +297,7 @@ def _out(operator: ServedOperator) -> tuple[Callable[..., Any], Callable[..., An
         sizes = operator.sizes(arguments[:count])
         outputs = dict(zip(operator.outputs, arguments[count:], strict=True))
         for name, tensor in outputs.items():
-            operator._check(name, operator.outputs[name], tensor, sizes)
+            operator._check(name, operator.outputs[name], tensor, operator.first(arguments).device, sizes)
         operator(arguments[:count], outputs)
 
     return call, fake

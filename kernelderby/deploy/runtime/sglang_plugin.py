@@ -15,6 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from .engines import Replaced, measured, operator_of, plain_rows, register_in
 
 SWITCH = "KERNELDERBY_SGLANG"
@@ -23,7 +25,12 @@ LAYERS = "sglang.srt.layers"
 
 def register() -> None:
     """What SGLang calls in each of its processes, before it applies the hooks."""
-    register_in("SGLang", SWITCH, REPLACED)
+    register_in("SGLang", SWITCH, REPLACED, _gpu)
+
+
+def _gpu() -> str | None:
+    """By torch: SGLang spawns its processes, and forks none."""
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else None
 
 
 def _around(target: str, hook: Callable[..., Any]) -> None:

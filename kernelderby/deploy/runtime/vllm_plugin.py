@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 from .engines import Replaced, measured, on_gpu, operator_of, plain_rows, register_in, served
-from .solutions import tell
+from .solutions import PREFIX, tell
 
 SWITCH = "KERNELDERBY_VLLM"
 
@@ -34,7 +34,15 @@ def register() -> None:
     if os.environ.get("VLLM_BATCH_INVARIANT", "0") not in ("", "0"):
         tell("VLLM_BATCH_INVARIANT is set: vLLM stays as it is, since our kernels choose by the batch's size")
         return
-    register_in("vLLM", SWITCH, REPLACED)
+    register_in("vLLM", SWITCH, REPLACED, _gpu)
+
+
+def _gpu() -> str | None:
+    """As vLLM reads it, by NVML. torch would initialise CUDA in vLLM's first process, which then cannot fork engines:
+    vLLM falls back to spawn, and a script without `if __name__ == "__main__"` ends in an error."""
+    from vllm.platforms import current_platform
+
+    return str(current_platform.get_device_name()) if current_platform.is_cuda() else None
 
 
 def _out_of_tree(custom_op: Any, parent: type, own: type) -> None:
@@ -142,6 +150,7 @@ def _register_attention() -> None:
     from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
 
     register_backend(AttentionBackendEnum.CUSTOM, f"{__package__}.attention_backend.WinnersAttentionBackend")
+    tell(f"{PREFIX}: attention runs only where vLLM is told to: --attention-backend CUSTOM")
 
 
 def _replace_experts() -> None:

@@ -1,1 +1,1 @@
-"""What `derby new operator` tries with torch: which axes a function has, what it gives at which sizes."""
+"""Trials of `derby new operator` with torch: a function's axes, and its outputs at some sizes."""

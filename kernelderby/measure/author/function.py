@@ -84,10 +84,6 @@ class Call:
     changed: tuple[str, ...] = ()
     only_changes: bool = False
 
-    @property
-    def is_plain(self) -> bool:
-        return not (self.fixed or self.named or self.changed)
-
     def body(self, name: str) -> str:
         """Of run(): it leaves its inputs as they are."""
         words = [f"{each}={each}" if each in self.named else each for each in self.inputs]
@@ -141,7 +137,7 @@ def reference_source(module: ModuleType, function: Callable[..., Any], call: Cal
         head = f'"""{module.__name__}.{name}."""\n\nimport torch\nfrom {module.__name__} import {name} as reference\n'
         return f"{head}\n\n@torch.no_grad()\ndef run({signature}):\n{call.body('reference')}"
     text = Path(file).read_text(encoding="utf-8").rstrip("\n") + "\n"
-    if name == "run" and call.is_plain:
+    if name == "run" and not (call.fixed or call.named or call.changed):
         return text
     if hasattr(module, "run"):
         raise DerbyError(f"--from: {file} has a run() beside {name}(); rename it, or name run")
@@ -157,11 +153,13 @@ def _is_installed(file: Path) -> bool:
 def arguments_of(function: Callable[..., Any], example: Any) -> dict[str, Any]:
     """name -> value of one example: a function that gives it, a dict, or a list in the order of the parameters."""
     if not hasattr(function, "__name__") or inspect.isclass(function):
+        kind = "class" if inspect.isclass(function) else type(function).__name__
         raise DerbyError(
-            "--from: is no plain function; write one that takes weights and settings as arguments, and name it"
+            f"--from: names a {kind}, no plain function; write one that takes weights and settings as arguments, and "
+            "name it"
         )
     try:
-        inspect.signature(function)
+        signature = inspect.signature(function)
     except ValueError:
         raise DerbyError(
             f"--from: {function.__name__}() tells no parameters; write a function of Python around it"
@@ -169,13 +167,11 @@ def arguments_of(function: Callable[..., Any], example: Any) -> dict[str, Any]:
     try:
         given = example() if callable(example) else example
         if isinstance(given, Mapping):
-            bound = inspect.signature(function).bind(**given)
-        else:
-            bound = inspect.signature(function).bind(*(given if isinstance(given, (list, tuple)) else [given]))
+            return dict(signature.bind(**given).arguments)
+        return dict(signature.bind(*(given if isinstance(given, (list, tuple)) else [given])).arguments)
     except (TypeError, ValueError) as error:
         told = " ".join(str(error).split())[:200]
         raise DerbyError(f"--example: does not give the arguments of {function.__name__}(): {told}; mend it") from error
-    return dict(bound.arguments)
 
 
 def axes_of(function: Callable[..., Any], given: Mapping[str, Any]) -> Found:

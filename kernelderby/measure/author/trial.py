@@ -1,4 +1,4 @@
-"""A reference tried at small sizes: what it gives, how large it is, at which sizes it runs."""
+"""A reference tried at small sizes: its outputs, their sizes, the sizes at which it runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A digest of what the host runs to launch kernels, from the assembly that the host compiler writes (gcc -S).
+"""A digest of the host code that launches kernels, from the host compiler's assembly (gcc -S).
 
 A function counts with all that it refers to: the functions it calls, the strings and tables it reads, and the kernels
 that it launches, by the digest of their machine code. So names do not count, nor the order of functions in the file,

@@ -1,5 +1,5 @@
-"""The machine code of a CUDA solution: its libraries built as its own main.py builds them, with what nvcc makes on the
-way kept. Needs nvcc, and no GPU."""
+"""The libraries of CUDA solutions, built as their own main.py builds them, in workers behind the fences: their files,
+and their machine code, for which nvcc's intermediate files are kept. Needs nvcc, and no GPU."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import re
 import shutil
 import stat
 import subprocess
+import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
 
 import msgspec
 
@@ -22,15 +23,17 @@ from kernelderby.catalog.same_code import MachineCode
 from kernelderby.errors import DerbyError
 from kernelderby.measure.certify.assembly import FORM, launches
 from kernelderby.measure.certify.cubin import kernels_of
-from kernelderby.measure.certify.fenced import fenced
 from kernelderby.measure.certify.python import building, python_digest
-from kernelderby.measure.wire.replies import CodeSeen
+from kernelderby.measure.judge.fenced import fenced
+from kernelderby.measure.wire.process import interruptible
+from kernelderby.measure.wire.replies import CodeSeen, LibrariesSeen, text
 from kernelderby.measure.wire.sources import cache_folder
 from kernelderby.measure.worker.build import BuildFailed, load_solution, solution_module
-from kernelderby.store.files import write_whole
+from kernelderby.store.files import read_bytes, write_whole
 
 ARCHITECTURE = "90a"
 UNBUILT = "none: the CUDA sources have the same tokens"  # in the place of a compiler
+_NAME = re.compile(r"\w{1,100}", re.ASCII)  # of a library: it becomes a part of a path
 _ANONYMOUS = re.compile(r"(\d+)(_GLOBAL__N__)")
 _WRAPPER = """#!/bin/sh
 kept=$(mktemp -d "{kept}/XXXXXX") && exec "{nvcc}" "$@" --keep --keep-dir "$kept" -Xcompiler -save-temps=obj
@@ -72,10 +75,11 @@ def _kernel_differences(one: Mapping[str, str], other: Mapping[str, str]) -> lis
     ) or ["kernels: one stands there more often"]
 
 
-def with_added(former: MachineCode, present: MachineCode) -> MachineCode:
+def with_added(former: MachineCode | str, present: MachineCode | str) -> MachineCode | str:
     """The former code, and what the present has beside all of it: libraries that came. Recorded launches name theirs;
-    where these are as they were, what came is not launched. Where one is not, the former code alone."""
-    if not former.is_part_of(present):
+    where these are as they were, what came is not launched. Where one is not, the former code alone. Text: why there
+    is no code."""
+    if isinstance(former, str) or isinstance(present, str) or not former.is_part_of(present):
         return former
     return msgspec.structs.replace(former, kernels=present.kernels, host=present.host, data=present.data)
 
@@ -147,7 +151,7 @@ def has_library(solution: Solution) -> bool:
 def _build(definition: Definition, solution: Solution, folder: Path) -> None:
     """Builds every CudaLibrary of main.py, or what its own build(folder) builds."""
     load_solution(definition, solution)
-    module: ModuleType = solution_module(solution)
+    module = solution_module(solution)
     libraries = [value for value in vars(module).values() if type(value).__name__ == "CudaLibrary"]
     if not libraries and not hasattr(module, "build"):
         raise BuildFailed("its main.py has neither a CudaLibrary nor build(folder)")
@@ -232,3 +236,46 @@ def _output(command: list[str]) -> str:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError) as error:
         raise DerbyError(f"{command[0]}: {error}") from None
+
+
+def library_files(
+    catalog: Catalog, solutions: Sequence[Solution], architecture: str, told: Callable[[str], None]
+) -> dict[str, dict[str, bytes] | str]:
+    """Solution -> name -> every CudaLibrary of its modules, or in one line why there is none. architecture: "90a".
+    told: of each solution that is built. A cache of the solution's own keeps what was built."""
+
+    def of_one(solution: Solution) -> dict[str, bytes] | str:
+        told(solution.name)
+        try:
+            return _files(catalog, solution, architecture)
+        except DerbyError as error:
+            return str(error)
+
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool, interruptible():
+        return dict(zip([each.name for each in solutions], pool.map(of_one, solutions), strict=True))
+
+
+def _files(catalog: Catalog, solution: Solution, architecture: str) -> dict[str, bytes]:
+    with fenced(catalog, solution) as ask:
+        paths = ask(LibrariesSeen, libraries_here, architecture=architecture).paths
+    if wrong := next((name for name in paths if not _NAME.fullmatch(name)), None):
+        raise DerbyError(f"a library is called {text(wrong, 80)!r}; name it by letters, digits and underscores")
+    own = cache_folder().resolve()
+    for name, path in paths.items():  # the worker has ended, and may have read less than this process
+        if not Path(path).resolve().is_relative_to(own):
+            raise DerbyError(f"{name}: was built at {text(path, 200)!r}, outside of the cache; build it there")
+    return {name: read_bytes(Path(path).resolve()) for name, path in paths.items()}
+
+
+def libraries_here(root: Path, definition: str, solution: str, architecture: str) -> LibrariesSeen:
+    """As library_files() of one, in this process: a worker's."""
+    catalog = Catalog.open(root)
+    chosen = catalog.solution(solution)
+    try:
+        load_solution(catalog.definition(definition), chosen)
+        main = solution_module(chosen).__name__
+        own = [each for name, each in [*sys.modules.items()] if name == main or name.startswith(f"{main}.")]
+        libraries = [each for one in own for each in vars(one).values() if type(each).__name__ == "CudaLibrary"]
+        return LibrariesSeen({each.name: str(each.build(architecture)) for each in libraries})
+    except (BuildFailed, RuntimeError, ImportError) as error:
+        raise DerbyError(str(error)) from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -41,17 +41,16 @@ from kernelderby.measure.certify.build import (
     unbuilt,
     with_added,
 )
-from kernelderby.measure.certify.fenced import Ask, fenced
 from kernelderby.measure.certify.launches import launches_here
 from kernelderby.measure.certify.python import python_digest
-from kernelderby.measure.machine.revisions import at_revision, has_revision, revision_of
+from kernelderby.measure.judge.fenced import Ask, fenced
+from kernelderby.measure.machine.commit import at_revision, has_revision, revision_of
 from kernelderby.measure.wire.process import interruptible
 from kernelderby.measure.wire.replies import LaunchesSeen
 from kernelderby.store.counts import counted
 from kernelderby.store.files import write_whole
 
 _BUILDS = 2  # at a time
-Outcome = Certificate | list[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +85,9 @@ def certify(root: Path, names: Sequence[str], since: str, host_change: str | Non
         others = [job for pair in pairs for job in zip(places, pair, strict=True) if job[1] not in alike]
         codes = _build_all(catalog, others)
         codes |= {each.text_hash: unbuilt(each) for each in alike}
-        for now in changed:
-            then = former.solution(now.name)
-            found = _judge(then, now, codes, host_change)
+        for then, now in pairs:
+            found = _judge(then, now, revision, codes[then.text_hash], codes[now.text_hash], host_change)
             if isinstance(found, Certificate):
-                found = replace(found, before=replace(found.before, revision=revision))
                 verdicts.append(Certified(now.name, True, (_write(root, now.name, found),)))
             else:
                 shown = f"instructions: python benchmarks/compare_sass.py {now.name} {revision[:10]} ."
@@ -122,26 +119,20 @@ def certify_launches(root: Path, names: Sequence[str], since: str) -> list[Certi
                 codes = [unbuilt(each) for each in (then, now)]
             else:
                 codes = [*_build_all(catalog, [(former.root, then), (root, now)]).values()]
-                codes[0] = _with_added(codes[0], codes[1])
+                codes[0] = with_added(codes[0], codes[1])
             alike, told = _alike(catalog, former.root, then, now, workloads, sorted({row.gpu for row in gone}))
             why = f"launches recorded: the same on {len(alike)} of {counted(len(workloads), 'recorded workload')}"
-            found = _judge(then, now, {then.text_hash: codes[0], now.text_hash: codes[1]}, why)
+            found = _judge(then, now, revision, codes[0], codes[1], why)
             if not alike or not isinstance(found, Certificate):
                 verdicts.append(Certified(now.name, False, (*(found if isinstance(found, list) else ()), *told[:3])))
                 continue
-            before = replace(found.before, revision=revision)
-            line = _write(root, now.name, replace(found, before=before, launches=alike))
+            line = _write(root, now.name, replace(found, launches=alike))
             verdicts.append(Certified(now.name, not told, (f"{why}: {line}", *told[:3])))
     return verdicts
 
 
 def _alike(
-    catalog: Catalog,
-    former: Path,
-    then: Solution,
-    now: Solution,
-    workloads: tuple[Workload, ...],
-    gpus: Sequence[str],
+    catalog: Catalog, former: Path, then: Solution, now: Solution, workloads: tuple[Workload, ...], gpus: Sequence[str]
 ) -> tuple[dict[str, str], list[str]]:
     """Workload -> digest of the launches, where both versions launch the same on these GPUs; a line for each other."""
     alike, told = {each.uuid: "" for each in workloads}, {}
@@ -160,7 +151,7 @@ def _alike(
                 before, after = (job.result() for job in jobs)
                 same = {uuid for uuid, lines in after.items() if isinstance(lines, list) and lines == before[uuid]}
                 for uuid in same:
-                    alike[uuid] = _digest_of(alike[uuid], after[uuid])
+                    alike[uuid] = hashlib.sha256(f"{alike[uuid]}{after[uuid]}".encode()).hexdigest()[:16]
                 left = tuple(each for each in left if each.uuid not in same)
                 if not left:
                     break
@@ -181,10 +172,6 @@ def _launches(
     except DerbyError as error:
         return dict.fromkeys(uuids, str(error))
     return {uuid: found.get(uuid, "the worker does not say") for uuid in uuids}
-
-
-def _digest_of(before: str, lines: object) -> str:
-    return hashlib.sha256(f"{before}{lines}".encode()).hexdigest()[:16]
 
 
 def _first_line(lines: list[str] | str) -> str:
@@ -231,7 +218,7 @@ def _contradictions(root: Path, catalog: Catalog, now: Solution, certificate: Ce
             if certificate.code.kernels:
                 built = _built(catalog, then, former.root, certificate.code.form)
                 added = certificate.launches is not None
-                yield from _unlike(certificate, "before", _with_added(built, certificate.code) if added else built)
+                yield from _unlike(certificate, "before", with_added(built, certificate.code) if added else built)
             elif certificate.code.compiler == UNBUILT and now.hash == certificate.after.hash:
                 told = [(build_digest(each), certificate.host_change or python_digest(each)) for each in (then, now)]
                 if told[0] != told[1] or certificate.code.python != python_digest(now):
@@ -282,20 +269,26 @@ def _why_not(now: Solution, former: Catalog) -> str:
     return "certified already" if now.has_code(then.hash) else "it compiles no CUDA with nvcc"
 
 
-def _judge(then: Solution, now: Solution, codes: Mapping[str, MachineCode | str], host_change: str | None) -> Outcome:
-    """The certificate without its revision, or why there is none."""
-    former, present = codes[then.text_hash], codes[now.text_hash]
-    for code in (former, present):
-        if isinstance(code, str):
-            return [code]
-    assert isinstance(former, MachineCode) and isinstance(present, MachineCode)
+def _judge(
+    then: Solution,
+    now: Solution,
+    revision: str,
+    former: MachineCode | str,
+    present: MachineCode | str,
+    host_change: str | None,
+) -> Certificate | list[str]:
+    """The certificate, or why there is none."""
+    if isinstance(former, str):
+        return [former]
+    if isinstance(present, str):
+        return [present]
     change = None
     if host_change is not None and (former.host, former.python) != (present.host, present.python):
         change = HostChange(host_change, former.host, former.python)
         former = replace(former, host=present.host, python=present.python)
     if unequal := differences(former, present):
         return unequal
-    versions = Version(then.hash, then.text_hash), Version(now.hash, now.text_hash)
+    versions = Version(then.hash, then.text_hash, revision), Version(now.hash, now.text_hash)
     return Certificate(*versions, present, datetime.now(UTC).date().isoformat(), change)
 
 
@@ -314,12 +307,6 @@ def _build_all(catalog: Catalog, jobs: Iterable[tuple[Path, Solution]]) -> dict[
     once = {solution.text_hash: (solution, found_in) for found_in, solution in jobs}
     with ThreadPoolExecutor(_BUILDS) as pool, interruptible():
         return dict(zip(once, pool.map(lambda job: _built(catalog, *job), once.values()), strict=True))
-
-
-def _with_added(former: MachineCode | str, present: MachineCode | str) -> MachineCode | str:
-    if isinstance(former, str) or isinstance(present, str):
-        return former
-    return with_added(former, present)
 
 
 def _built(catalog: Catalog, solution: Solution, found_in: Path, form: int = FORM) -> MachineCode | str:

@@ -40,8 +40,6 @@ class Kernels:
 
 def kernels_of(cubin: bytes) -> Kernels:
     """ValueError for what is no cubin of this layout."""
-    if cubin[:6] != b"\x7fELF\x02\x01":
-        raise ValueError("no 64-bit ELF file, so no cubin")
     sections = _sections(cubin)
     symbols = _symbols(sections)
     digests = {
@@ -65,13 +63,11 @@ class KernelResources:
 
 def resources_of(cubin: bytes) -> dict[str, KernelResources]:
     """Mangled name -> resources. ValueError for what is no cubin of this layout."""
-    if cubin[:6] != b"\x7fELF\x02\x01":
-        raise ValueError("no 64-bit ELF file, so no cubin")
     listed = _sections(cubin)
     sections, symbols = {each.name: each for each in listed}, _symbols(listed)
     registers = {}
-    if (about := sections.get(".nv.info")) is not None:
-        for kind, _, payload in _attributes(about.data, of_symbols=True):
+    if about := sections.get(".nv.info"):
+        for kind, _, payload in _attributes(about.data):
             if kind == _REGISTERS:
                 symbol, count = struct.unpack("<II", payload)
                 registers[symbols[symbol][0]] = count
@@ -90,10 +86,9 @@ def resources_of(cubin: bytes) -> dict[str, KernelResources]:
 
 
 def _sections(cubin: bytes) -> list[_Section]:
-    offset, entry, count, names_at = (
-        struct.unpack_from("<Q", cubin, 0x28)[0],
-        *struct.unpack_from("<HHH", cubin, 0x3A),
-    )
+    if cubin[:6] != b"\x7fELF\x02\x01":
+        raise ValueError("no 64-bit ELF file, so no cubin")
+    (offset,), (entry, count, names_at) = struct.unpack_from("<Q", cubin, 0x28), struct.unpack_from("<HHH", cubin, 0x3A)
     headers = [struct.unpack_from("<IIQQQQIIQQ", cubin, offset + number * entry) for number in range(count)]
     names = cubin[headers[names_at][4] :]
     return [
@@ -129,7 +124,7 @@ def _kernel_digest(number: int, sections: list[_Section], symbols: list[tuple[st
         if each.info == number and each.kind in (_RELOCATIONS, _RELOCATIONS_WITHOUT_ADDEND):
             parts += _relocations(each, sections, symbols, number)
         elif each.name == f".nv.info.{name}":
-            parts += _attributes(each.data)
+            parts += (found for found in _attributes(each.data) if found[0] not in _OF_SYMBOLS)
         elif each.name == f".nv.shared.{name}" or (
             each.name.startswith(".nv.constant") and each.name.endswith(f".{name}")
         ):
@@ -156,7 +151,7 @@ def _relocations(
     return found
 
 
-def _attributes(data: bytes, of_symbols: bool = False) -> list[tuple[int, int, bytes]]:
+def _attributes(data: bytes) -> list[tuple[int, int, bytes]]:
     """(attribute, value) of .nv.info: a form, an attribute, and 16 bits that are the value or the length of one."""
     found: list[tuple[int, int, bytes]] = []
     place = 0
@@ -166,8 +161,7 @@ def _attributes(data: bytes, of_symbols: bool = False) -> list[tuple[int, int, b
         payload = b""
         if form == 4:
             payload, place = data[place : place + value], place + value
-        if of_symbols or attribute not in _OF_SYMBOLS:
-            found.append((attribute, value, payload))
+        found.append((attribute, value, payload))
     return found
 
 

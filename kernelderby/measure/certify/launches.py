@@ -1,4 +1,4 @@
-"""What a solution launches on a workload, recorded on a machine without a GPU: nothing is launched.
+"""The launches of a solution on a workload, recorded on a machine without a GPU: nothing is launched.
 
 Its tensors lie in the CPU's memory and claim to be a GPU's; a Triton launch ends in a record (the kernel's intermediate
 code after inlining, options, grid, arguments), a call of a CudaLibrary in another (arguments), and every torch operator
@@ -26,8 +26,9 @@ from torch.overrides import TorchFunctionMode
 from kernelderby.catalog import Catalog, Definition, Solution, Workload
 from kernelderby.measure.certify.cubin import kernels_of
 from kernelderby.measure.judge.cases import case_of_workload
-from kernelderby.measure.judge.inputs import shape_of, torch_dtype
+from kernelderby.measure.judge.inputs import place_of
 from kernelderby.measure.wire.replies import LaunchesSeen
+from kernelderby.measure.wire.shared import private_set
 from kernelderby.measure.worker.build import load_setup, load_solution, solution_module
 from kernelderby.measure.worker.candidate import Candidate
 
@@ -84,18 +85,20 @@ class LaunchRecorder:
     ) -> list[str]:
         """What run() launches in a captured call, after an eager one."""
         case = case_of_workload(definition, workload)
-        inputs: dict[str, Any] = {}
-        for name, spec in definition.inputs.items():
-            is_scalar = spec.shape is None
-            inputs[name] = case.scalars[name] if is_scalar else _tensor(spec, case.sizes)
-        outputs = {name: _tensor(spec, case.sizes) for name, spec in definition.outputs.items()}
+        places = {
+            name: case.scalars[name] if spec.shape is None else place_of(spec, case.sizes)
+            for name, spec in definition.inputs.items()
+        }
+        given = {name: place_of(spec, case.sizes) for name, spec in definition.outputs.items()}
+        buffers = private_set(places, given, torch.device("cpu"))
+        inputs, outputs = buffers.inputs, buffers.outputs
         self._places = [
             (each.data_ptr(), each.data_ptr() + max(1, each.nbytes), name)
             for name, each in (inputs | outputs).items()
             if isinstance(each, torch.Tensor)
         ]
         with self._as_on_a_gpu(solution) as capture:
-            prepared = candidate.set_up(inputs, torch.device("cpu")).values
+            prepared, _ = candidate.set_up(inputs, torch.device("cpu"))
             written = outputs if candidate.destination_passing_style else {}
             candidate(inputs, written, prepared)
             self.launched.clear()
@@ -143,53 +146,67 @@ class LaunchRecorder:
             yield capture
 
     def _instead_of_launches(self, stack: ExitStack, solution: Solution) -> None:
+        def called(library: Any, device: Any, *arguments: Any) -> None:
+            self.launched.append(f"{library.name}({', '.join(map(self._shown, arguments))})")
+
         prefix = solution_module(solution).__name__
         for name, module in list(sys.modules.items()):
             if name == prefix or name.startswith(f"{prefix}."):
                 if hasattr(module, "capture_of"):  # asks the driver which capture this is
                     stack.enter_context(mock.patch.object(module, "capture_of", lambda stream: 7))
                 if library := getattr(module, "CudaLibrary", None):
-                    stack.enter_context(mock.patch.object(library, "__call__", self._library_call()))
+                    stack.enter_context(mock.patch.object(library, "__call__", called))
         if "triton" in sys.modules:
             from triton.runtime import jit
             from triton.runtime.driver import driver
 
+            def compiled(function: Any, key: Any, signature: Any, device: Any, *how: Any) -> Any:
+                constants, options, attrs, _ = how
+                return self._compiled(function, signature, constants, options, attrs, function.device_caches[device])
+
             stack.enter_context(mock.patch.object(driver, "_active", _Driver()))
-            stack.enter_context(mock.patch.object(jit.JITFunction, "_do_compile", self._compiler()))
+            stack.enter_context(mock.patch.object(jit.JITFunction, "_do_compile", compiled))
 
-    def _library_call(self) -> Callable[..., None]:
-        def call(library: Any, device: Any, *arguments: Any) -> None:
-            self.launched.append(f"{library.name}({', '.join(map(self._shown, arguments))})")
+    def _compiled(self, function: Any, signature: Any, constants: Any, options: Any, attrs: Any, caches: Any) -> Any:
+        """In the place of Triton's compiled kernel, whose launch is noted."""
+        digest = self._made(function, signature, constants, options, attrs, caches)
 
-        return call
+        def run(x: int, y: int, z: int, stream: Any, *arguments: Any) -> None:
+            bound = [
+                self._shown(value)
+                for value, name in zip(arguments[5:], function.arg_names, strict=True)
+                if signature[name] != "constexpr"
+            ]
+            self._note(function.__name__, digest, (x, y, z), bound)
 
-    def _compiler(self) -> Callable[..., Any]:
-        def compiled(
-            function: Any, key: Any, signature: Any, device: Any, constants: Any, options: Any, attrs: Any, warmup: Any
-        ) -> Any:
-            digest = self._made(function, signature, constants, options, attrs, function.device_caches[device])
-
-            def run(x: int, y: int, z: int, stream: Any, *arguments: Any) -> None:
-                bound = [
-                    self._shown(value)
-                    for value, name in zip(arguments[5:], function.arg_names, strict=True)
-                    if signature[name] != "constexpr"
-                ]
-                self._note(function.__name__, digest, (x, y, z), bound)
-
-            return SimpleNamespace(
-                _init_handles=lambda: None,
-                run=run,
-                function=None,
-                packed_metadata=None,
-                launch_metadata=lambda *_: None,
-                name=function.__name__,
-            )
-
-        return compiled
+        return SimpleNamespace(
+            _init_handles=lambda: None,
+            run=run,
+            function=None,
+            packed_metadata=None,
+            launch_metadata=lambda *_: None,
+            name=function.__name__,
+        )
 
     def _made(self, function: Any, signature: Any, constants: Any, options: Any, attrs: Any, caches: Any) -> str:
-        return _digest(function, signature, constants, options, attrs, caches, self.exact)
+        """A digest of the kernel's intermediate code after inlining, or its machine code (exact), and of how it is
+        compiled."""
+        from triton._C.libtriton import ir
+
+        _, _, target, backend, _ = caches
+        how = compiled_how(options.__dict__)
+        if self.exact:
+            made = compiled_kernel(function, signature, constants, options, attrs, caches)
+            return _hashed(sorted(kernels_of(made.asm["cubin"]).digests.values()), how)
+        source, context = function.ASTSource(function, signature, constants, attrs), ir.context()
+        ir.load_dialects(context)
+        backend.load_dialects(context)
+        module = source.make_ir(
+            target, options, backend.get_codegen_implementation(options), backend.get_module_map(), context
+        )
+        stages: dict[str, Any] = {}
+        backend.add_stages(stages, options, source.language)
+        return _hashed(_LOCATION.sub("", str(stages["ttir"](module, {}))), how)
 
     def _note(self, kernel: str, digest: str, grid: tuple[int, int, int], bound: list[str]) -> None:
         self.launched.append(f"{kernel} {digest} {list(grid)} ({', '.join(bound)})")
@@ -202,56 +219,24 @@ class LaunchRecorder:
             return f"{{{', '.join(f'{name}: {self._shown(getattr(value, name))}' for name, *_ in value._fields_)}}}"
         if isinstance(value, ctypes.Array):
             return f"[{', '.join(map(self._shown, value))}]"
-        if not isinstance(value, torch.Tensor):
-            is_address = isinstance(value, int) and value >= 1 << 32 and not isinstance(value, bool)
-            return self._place(value) if is_address else repr(value)
-        return self._place(value.data_ptr())
-
-    def _place(self, address: int) -> str:
-        for start, end, name in self._places:
-            if start <= address < end:
-                return f"{name}+{address - start}"
-        return "workspace"
+        address = value.data_ptr() if isinstance(value, torch.Tensor) else value
+        if not isinstance(value, torch.Tensor) and (not isinstance(value, int) or value < 1 << 32):
+            return repr(value)
+        places = (f"{name}+{address - start}" for start, end, name in self._places if start <= address < end)
+        return next(places, "workspace")
 
 
 class _Driver:
     """Of a Hopper GPU that is not there."""
 
-    def get_current_device(self) -> int:
-        return 0
-
-    def get_current_stream(self, device: int) -> int:
-        return _STREAM
+    get_current_device = staticmethod(lambda: 0)
+    get_current_stream = staticmethod(lambda device: _STREAM)
+    get_active_torch_device = staticmethod(lambda: _DEVICE)
 
     def get_current_target(self) -> Any:
         from triton.backends.compiler import GPUTarget
 
         return GPUTarget("cuda", 90, 32)
-
-    def get_active_torch_device(self) -> torch.device:
-        return _DEVICE
-
-
-def _digest(function: Any, signature: Any, constants: Any, options: Any, attrs: Any, caches: Any, exact: bool) -> str:
-    """Of the kernel's intermediate code after inlining, or its machine code (exact), and of how it is compiled."""
-    from triton._C.libtriton import ir
-
-    _, _, target, backend, _ = caches
-    source = function.ASTSource(function, signature, constants, attrs)
-    how = compiled_how(options.__dict__)
-    if exact:
-        made = compiled_kernel(function, signature, constants, options, attrs, caches)
-        return _hashed(sorted(kernels_of(made.asm["cubin"]).digests.values()), how)
-    context = ir.context()
-    ir.load_dialects(context)
-    backend.load_dialects(context)
-    module = source.make_ir(
-        target, options, backend.get_codegen_implementation(options), backend.get_module_map(), context
-    )
-    stages: dict[str, Any] = {}
-    backend.add_stages(stages, options, source.language)
-    text = _LOCATION.sub("", str(stages["ttir"](module, {})))
-    return _hashed(text, how)
 
 
 def compiled_kernel(function: Any, signature: Any, constants: Any, options: Any, attrs: Any, caches: Any) -> Any:
@@ -268,10 +253,6 @@ def compiled_how(options: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _hashed(*parts: object) -> str:
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
-
-
-def _tensor(spec: Any, sizes: Mapping[str, int]) -> torch.Tensor:
-    return torch.empty(shape_of(spec, dict(sizes)), dtype=torch_dtype(spec.dtype))
 
 
 def launches_of(

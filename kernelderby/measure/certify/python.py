@@ -1,4 +1,4 @@
-"""A digest of a CUDA solution's Python: all that runs at a call, without what makes the library.
+"""A digest of a CUDA solution's Python: the code that runs at a call, without the code that builds the library.
 
 The library's own code is compared word for word, so what finds, compiles and caches it does not count: names of headers
 in lists, the sources that a CudaLibrary is told, and of the class CudaLibrary all but the call and the loading.

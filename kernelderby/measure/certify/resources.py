@@ -1,4 +1,4 @@
-"""What a solution's kernels ask of a multiprocessor, compiled ahead for Hopper on a machine without a GPU.
+"""Registers, shared memory and occupancy of a solution's kernels, compiled ahead for Hopper on a machine without a GPU.
 
 Of Triton: the kernels that a workload launches, with grid, threads and all shared memory (launches.py records them). Of
 CUDA: every kernel of the library, with registers, static shared memory and launch bounds; the host's code decides the
@@ -18,8 +18,8 @@ from kernelderby.catalog import Catalog, Definition, Solution, Workload
 from kernelderby.hardware.occupancy import KernelDemand
 from kernelderby.measure.certify.build import cubins_of, has_library
 from kernelderby.measure.certify.cubin import resources_of
-from kernelderby.measure.certify.fenced import fenced
 from kernelderby.measure.certify.launches import LaunchRecorder, compiled_kernel, launches_of
+from kernelderby.measure.judge.fenced import fenced
 from kernelderby.measure.wire.replies import KernelsSeen
 from kernelderby.measure.wire.sources import cache_folder
 from kernelderby.store.counts import counted
@@ -71,22 +71,17 @@ def seen_here(root: Path, definition: str, solution: str, workload: str, gpu: st
     """As demands_of(), in this process: a worker's. workload: a uuid."""
     catalog = Catalog.open(root)
     [chosen] = (each for each in catalog.workloads(definition) if each.uuid == workload)
-    return KernelsSeen(*_demands(catalog.definition(definition), catalog.solution(solution), chosen, gpu))
-
-
-def _demands(definition: Definition, solution: Solution, workload: Workload, gpu: str) -> tuple[_Demands, str]:
-    if has_library(solution):
-        return _of_library(definition, solution), ""
+    described, runs = catalog.definition(definition), catalog.solution(solution)
+    if has_library(runs):
+        return KernelsSeen(_of_library(described, runs), "")
     os.environ.pop("TRITON_INTERPRET", None)
     recorder = _ResourceRecorder(gpu)
-    told = launches_of(definition, solution, (workload,), gpu, recorder=recorder)[workload.uuid]
+    told = launches_of(described, runs, (chosen,), gpu, recorder=recorder)[workload]
     if isinstance(told, str):
-        return (), told
-    first = len(recorder.kernels) // 2  # of two calls alike the second
-    others = len(told) - (len(recorder.kernels) - first)
-    return tuple(
-        recorder.kernels[first:]
-    ), f"{counted(others, 'launch', 'launches')} by torch or a library beside them" if others else ""
+        return KernelsSeen((), told)
+    launched = tuple(recorder.kernels[len(recorder.kernels) // 2 :])  # of two calls alike the second
+    others = counted(beside, "launch", "launches") if (beside := len(told) - len(launched)) else ""
+    return KernelsSeen(launched, f"{others} by torch or a library beside them" if others else "")
 
 
 def _of_library(definition: Definition, solution: Solution) -> _Demands:

@@ -1,4 +1,4 @@
-"""One call captured into a CUDA graph, and what is left behind when it cannot be."""
+"""One call captured into a CUDA graph, and the cleaning up after a broken capture."""
 
 from __future__ import annotations
 
@@ -59,13 +59,10 @@ def captured(call: Callable[[], object], device: torch.device, pool: Any = None)
         except RuntimeError as error:
             problem = problem or error
     if problem is not None:
-        raise NotCapturable(_first_line(problem), spoiled=not _recovered(device, pool)) from problem
+        first_line, *_ = [*str(problem).strip().splitlines(), ""]
+        message = f"{type(problem).__name__}: {first_line}"[:_CHARACTERS]
+        raise NotCapturable(message, spoiled=not _recovered(device, pool)) from problem
     return Replay(graph, stream, returned)
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0] if lines else ''}"[:_CHARACTERS]
 
 
 def _recovered(device: torch.device, pool: tuple[int, int]) -> bool:

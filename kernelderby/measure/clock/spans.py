@@ -1,4 +1,4 @@
-"""What a series of timed calls gives, in the process that times them and through the pipe to the judge."""
+"""Times of a series of calls, in the process that measures them and through the pipe to the judge."""
 
 from __future__ import annotations
 

@@ -5,22 +5,21 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from kernelderby.catalog import Catalog
-from kernelderby.measure.cluster.bundle import packed
-from kernelderby.measure.cluster.hand import InHand
 from kernelderby.measure.cluster.messages import Hello, TaskAnswered, TaskAsked
-from kernelderby.measure.cluster.pool import Kind, Pool, Task, kind_of
+from kernelderby.measure.cluster.pool import START_SECONDS, Kind, Owner, Pool, Task, kind_of
 from kernelderby.measure.machine.probe import Machine
-from kernelderby.measure.run.observer import Observer
-from kernelderby.measure.run.plan import Job, Plan, Settings
-from kernelderby.measure.run.rows import expect_writable, repair
+from kernelderby.measure.run.neighbours import Neighbours
+from kernelderby.measure.run.plan import Job, Plan, Settings, without_others_rows
+from kernelderby.measure.run.progress import Observer
+from kernelderby.measure.run.rows import claim, last_line, line_of, make_ready
 from kernelderby.rows.measurement import Measurement
-from kernelderby.store.appended import exclusive_lock
-
-_START_SECONDS = 600.0  # of a task's deadline: the first compilation of its solutions
+from kernelderby.store.appended import append_line, exclusive_lock
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
@@ -28,7 +27,67 @@ class JobTask(Task):
     job: Job
 
 
-class ClusterBench:
+class InHand:
+    """Workloads that this driver has claimed: nobody else measures them, and their rows come once.
+
+    From the moment a task goes to a host until its rows stand in the file, this process holds the claim (rows.claim)
+    that every run takes before it measures a workload: other drivers of the set, and each `derby bench` without a
+    cluster."""
+
+    def __init__(self, catalog: Catalog, together: bool) -> None:
+        self._catalog, self._together = catalog, together
+        self._claims: dict[tuple[Path, str], ExitStack] = {}
+        self._sizes: dict[Path, int] = {}  # of each file as this driver knows it, the plan's and its own rows
+        self._sessions = set[str]()  # of the rows that were appended here
+        self._alone = ExitStack()  # it tells other runs that these rows are no worker's
+        self._alone.enter_context(Neighbours(catalog.root))
+
+    def take(self, machine: Machine, job: Job, plan: Plan) -> Job | None:
+        """What is left of the job after the rows that others have written since the plan, maybe no solution. It is in
+        hand from now on. None while another run has it."""
+        path = self._catalog.traces_path(machine.id, job.definition.name)
+        key = path, job.workload.uuid
+        if key not in self._claims:  # of a former try of it
+            claims = ExitStack()
+            if not claims.enter_context(claim(path, job.workload.uuid)):
+                claims.close()
+                return None
+            self._claims[key] = claims
+        planned = plan.lines[job.definition.name]
+        if path not in self._sizes and last_line(path) == planned:
+            self._sizes[path] = _size(path)
+        if self._sizes.get(path) == _size(path):
+            return job
+        left = without_others_rows(job, path, planned, self._sessions, machine, self._together)
+        if not left:
+            self._claims.pop(key).close()
+        return left or replace(job, solutions=())
+
+    def append(self, machine: Machine, job: Job, rows: list[dict[str, Any]]) -> None:
+        """All rows of a task in one write; the workload is out of hand. DerbyError: none of them could be written."""
+        path = self._catalog.traces_path(machine.id, job.definition.name)
+        if rows:
+            text = "\n".join(map(line_of, rows))
+            size = _size(path)
+            append_line(path, text)
+            if self._sizes.get(path) == size:
+                self._sizes[path] = size + len(text.encode()) + 1
+            self._sessions |= {row["measurement"]["session"] for row in rows}
+        if claims := self._claims.pop((path, job.workload.uuid), None):
+            claims.close()
+
+    def close(self) -> None:
+        for claims in self._claims.values():
+            claims.close()
+        self._claims.clear()
+        self._alone.close()
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.is_file() else 0
+
+
+class ClusterBench(Owner[JobTask]):
     """plans: kind of GPU -> a machine of it and what is to be measured there. hosts: how many the cluster has."""
 
     def __init__(
@@ -46,9 +105,7 @@ class ClusterBench:
         self.rows: list[Measurement] = []
         self._hand = InHand(catalog, settings.together)
         self._postponed: list[tuple[Machine, JobTask]] = []
-        _, data = packed(catalog, solutions)
-        device = "cpu" if tuple(kinds) == ("cpu",) else "cuda"
-        self._pool = Pool(data, device, tuple(kinds), self, observer.note)
+        self._pool = Pool(catalog, solutions, kinds, self, observer.note)
         self.hosts = {kind: hosts for kind, (_, hosts) in self._pool.greet().items()}
 
     @property
@@ -58,16 +115,15 @@ class ClusterBench:
     @property
     def seconds(self) -> float:
         """Of the kind that takes longest, its hosts side by side."""
-        return max((plan.seconds / self.hosts.get(kind, 1) for kind, (_, plan) in self.plans.items()), default=0.0)
+        return max(
+            (plan.known_seconds / self.hosts.get(kind, 1) for kind, (_, plan) in self.plans.items()), default=0.0
+        )
 
     def run(self) -> int:
         """How many solutions on a workload are left without a row, which the same command measures."""
         for machine, plan in self.plans.values():
             for name in dict.fromkeys(job.definition.name for job in plan.jobs):
-                path = self.catalog.traces_path(machine.id, name)
-                expect_writable(path)
-                if note := repair(path):
-                    self._observer.note(note)
+                make_ready(self.catalog.traces_path(machine.id, name), self._observer.note)
         self._pool.run()
         again, self._postponed = self._postponed, []
         for machine, task in again:
@@ -89,7 +145,7 @@ class ClusterBench:
         for job in plan.jobs:
             key = job.workload.uuid, hello.machine.name, hello.machine.protocol
             tries = {one.name: plan.tries.get((one.name, *key), 0) for one in job.solutions}
-            seconds = _START_SECONDS + self.settings.timeout_seconds * (2 + len(job.solutions))
+            seconds = START_SECONDS + self.settings.timeout_seconds * (2 + len(job.solutions))
             yield JobTask(_asked(job, settings, tries), seconds, job=job)
 
     def begun(self, machine: Machine, task: JobTask) -> bool:

@@ -1,7 +1,8 @@
-"""One GPU (or one core) of a Ray cluster, held by an actor whose child process measures there."""
+"""One GPU (or one core) of a Ray cluster, held by an actor whose child process measures there, on a copy of the set."""
 
 from __future__ import annotations
 
+import io
 import os
 import selectors
 import shutil
@@ -9,13 +10,18 @@ import subprocess
 import sys
 import tempfile
 import time
+import zipfile
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
+from kernelderby.catalog import Catalog
 from kernelderby.catalog.parts import cache_folder
-from kernelderby.measure.cluster.bundle import unpack
+from kernelderby.store.files import inside, is_inside
 
 _END_SECONDS = 30
+_FOLDERS = ("definitions", "workloads", "solutions", "blob")
+_SUFFIXES = {".json", ".jsonl", ".toml", ".py", ".cu", ".cuh", ".cpp", ".h", ".safetensors"}
 
 
 class Host:
@@ -27,7 +33,7 @@ class Host:
         self._remove_left(base)
         self._folder = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=base))
         unpack(data, self._folder)
-        words = [sys.executable, "-m", "kernelderby.measure.cluster.serve", str(self._folder), device]
+        words = [sys.executable, "-m", "kernelderby.measure.cluster", str(self._folder), device]
         self._log = (self._folder / "stderr.txt").open("wb")
         self._child = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log)
 
@@ -83,3 +89,32 @@ class Host:
             with suppress(ValueError):
                 if not Path(f"/proc/{int(each.name.partition('-')[0])}").exists():
                     shutil.rmtree(each, ignore_errors=True)
+
+
+def packed(catalog: Catalog, solutions: Collection[str]) -> bytes:
+    """The set as it travels to a host: definitions, workloads and solutions, without rows. solutions: names; of the
+    others only what they share with these comes along."""
+    others = [each for name, each in catalog.solutions.items() if name not in solutions]
+    left_out = {each.folder for each in others if each.folder} | {each.json_path for each in others}
+    used = {catalog.solution(name).definition for name in solutions}
+    paths = []
+    for folder in _FOLDERS:
+        for path in sorted((catalog.root / folder).rglob("*")):
+            inner = path.relative_to(catalog.root)
+            is_asked = folder != "blob" or not used.isdisjoint(inner.parts)  # tensors of other operators are large
+            is_asked = is_asked and path.suffix in _SUFFIXES and left_out.isdisjoint((path, *path.parents))
+            if is_asked and is_inside(catalog.root, path) and path.is_file():
+                paths.append(inner)
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for inner in paths:  # no time goes in: the same set gives the same bytes
+            archive.writestr(zipfile.ZipInfo(inner.as_posix()), (catalog.root / inner).read_bytes())
+    return buffer.getvalue()
+
+
+def unpack(data: bytes, folder: Path) -> None:
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        for name in archive.namelist():
+            path = inside(folder, name, "the set of a job")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(archive.read(name))

@@ -1,4 +1,4 @@
-"""What a driver and the process on a host that measures for it say to each other: a line of JSON each."""
+"""Messages between a driver and the process on a host that measures for it: a line of JSON each."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 from msgspec import Struct
 
 from kernelderby.measure.machine.probe import Machine
-from kernelderby.measure.run.checks import CheckResult
 from kernelderby.measure.tune.pick import Measured
+from kernelderby.rows.checked import CheckResult
 
 
 class TaskAsked(Struct, frozen=True):

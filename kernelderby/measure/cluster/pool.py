@@ -8,25 +8,27 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from math import inf
 from types import FrameType
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 import ray
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from kernelderby.catalog import Catalog
 from kernelderby.catalog.parts import code_digest
 from kernelderby.errors import DerbyError
-from kernelderby.measure.cluster.host import Host
+from kernelderby.measure.cluster.host import Host, packed
 from kernelderby.measure.cluster.messages import CodeVersion, Hello, TaskAnswered, TaskAsked
 from kernelderby.measure.machine.probe import Machine
 
 TRIES = 3  # of a task
+START_SECONDS = 600.0  # of a task's deadline: the first compilation of its solutions
 _HELLO_SECONDS = 600.0  # torch from a cold disk, and every library that a solution needs
 _LOOK_SECONDS = 5.0  # for hosts that have come
 _ALONE_SECONDS = 60.0  # without any host, until the run is given up
@@ -45,14 +47,14 @@ def cluster(address: str) -> Iterator[None]:
         address = os.environ.get("RAY_ADDRESS") or address  # which is not passed over where it does not answer
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)}
     _expect_listener(address)
-    options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "include_dashboard": False}
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     try:
         try:
-            ray.init(address=address, **{key: options[key] for key in ("log_to_driver", "logging_level")})
+            ray.init(address=address, **options)
         except ConnectionError:
             if address != "auto":
                 raise
-            ray.init(address="local", **options)
+            ray.init(address="local", include_dashboard=False, **options)
     except Exception as error:  # of many classes, a bare one where a raylet starts too slowly  # noqa: BLE001
         told = str(error).strip().partition("\n")[0]
         token = "" if "RAY_AUTH_MODE" in os.environ else ", or where it asks for a token: export RAY_AUTH_MODE=token"
@@ -130,28 +132,38 @@ class _Held(Generic[T]):
     last: str = ""
 
 
-class Owner(Protocol[T]):
+class Owner(Generic[T]):
     """Whose tasks a pool works off."""
 
     def tasks(self, hello: Hello) -> Iterable[T]:
         """Of a kind of host, asked once, with the greeting of its first one."""
+        raise NotImplementedError
 
     def begun(self, machine: Machine, task: T) -> bool:
         """Called before a task goes to a host. False: it is not to be done, and the pool forgets it."""
+        return True
 
     def answered(self, machine: Machine, task: T, found: TaskAnswered) -> None:
         """Called once a task at most."""
+        raise NotImplementedError
 
 
 class Pool(Generic[T]):
-    """device: "cuda" or "cpu". kinds: hardware ids of the GPUs that take part; all without any. told: a line worth
-    saying. left: tasks that failed TRIES times or found no host."""
+    """kinds: hardware ids of the GPUs that take part, or "cpu" alone; all GPUs without any. told: a line worth saying.
+    left: tasks that failed TRIES times or found no host."""
 
     def __init__(
-        self, data: bytes, device: str, kinds: tuple[str, ...], owner: Owner[T], told: Callable[[str], None]
+        self,
+        catalog: Catalog,
+        solutions: Collection[str],
+        kinds: Sequence[str],
+        owner: Owner[T],
+        told: Callable[[str], None],
     ) -> None:
-        self.device, self.kinds, self._owner, self._told = device, kinds, owner, told
-        self._data, self._held = ray.put(data), list[_Held[T]]()
+        """solutions: names of those that tasks are of."""
+        self.kinds, self._owner, self._told = kinds, owner, told
+        self.device = "cpu" if [*kinds] == ["cpu"] else "cuda"
+        self._data, self._held = ray.put(packed(catalog, solutions)), list[_Held[T]]()
         self._waiting: dict[Kind, deque[T]] = {}
         self._broken: dict[str, int] = {}  # node -> hosts that failed in a row
         self._away: list[tuple[str, float]] = []  # node, time.monotonic() until which one of its GPUs is not asked
@@ -172,7 +184,8 @@ class Pool(Generic[T]):
                 found[kind] = each.hello, found.get(kind, (each.hello, 0))[1] + 1
         there = {hello.machine.id for hello, _ in found.values()}
         if found and (missing := [kind for kind in self.kinds if kind not in there]):
-            raise DerbyError(f"--gpu {','.join(missing)}: no host that can measure has one; there is {_listed(there)}")
+            here = ", ".join(sorted(there))
+            raise DerbyError(f"--gpu {','.join(missing)}: no host that can measure has one; there is {here}")
         return found
 
     def run(self) -> None:
@@ -210,10 +223,8 @@ class Pool(Generic[T]):
                     ending.append(each.actor.close.remote())
         with suppress(RayError):
             ray.wait(ending, num_returns=len(ending), timeout=_LATE_SECONDS) if ending else None
-        for each in self._held:
-            with suppress(RayError, ValueError):
-                ray.kill(each.actor)
-        self._held.clear()
+        while self._held:
+            self._end(self._held[0])
 
     # ------------------------------------------------------------------------------------------------ hosts
 
@@ -222,7 +233,7 @@ class Pool(Generic[T]):
         self._looked = now = time.monotonic()
         self._away = [(node, until) for node, until in self._away if until > now]
         resource = "GPU" if self.device == "cuda" else "CPU"
-        for node in ray.nodes():  # type: ignore[no-untyped-call]
+        for node in ray.nodes():
             name = node["NodeID"]
             if not node["Alive"] or self._broken.get(name, 0) >= TRIES:
                 continue
@@ -243,7 +254,7 @@ class Pool(Generic[T]):
             )
             .remote(self._data, self.device)
         )
-        waits = actor.ask.remote(b"", _HELLO_SECONDS)  # type: ignore[attr-defined]
+        waits = actor.ask.remote(b"", _HELLO_SECONDS)
         self._held.append(_Held(node, actor, waits, time.monotonic() + _HELLO_SECONDS + _LATE_SECONDS))
 
     def _step(self, start: bool) -> None:
@@ -349,7 +360,3 @@ class Pool(Generic[T]):
 
 def kind_of(machine: Machine) -> Kind:
     return machine.name, machine.protocol
-
-
-def _listed(there: Iterable[str]) -> str:
-    return ", ".join(sorted(there))

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import os
 import queue
-import sys
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from itertools import chain
 from pathlib import Path
 from typing import IO
@@ -23,11 +23,12 @@ from kernelderby.errors import DerbyError
 from kernelderby.measure.cluster.messages import Hello, TaskAnswered, TaskAsked
 from kernelderby.measure.machine.probe import Machine, exclusive, find_machine
 from kernelderby.measure.machine.requirements import try_modules, why_not
-from kernelderby.measure.run.checks import CheckResult, plan_checks, run_checks
-from kernelderby.measure.run.observer import Observer
+from kernelderby.measure.run.checks import plan_checks, run_checks
 from kernelderby.measure.run.plan import Job, Settings
+from kernelderby.measure.run.progress import Observer
 from kernelderby.measure.run.runner import Runner
 from kernelderby.measure.tune.turns import Bench, TuneSettings, Turns
+from kernelderby.rows.checked import CheckResult
 from kernelderby.rows.measurement import Measurement
 
 
@@ -112,9 +113,9 @@ def _tune(
     catalog: Catalog, machine: Machine, first: TaskAsked, tasks: queue.Queue[TaskAsked], answers: IO[bytes]
 ) -> None:
     """Task after task with one worker, as long as they are of one solution."""
-    bench = Bench(catalog, machine, msgspec.convert(first.settings, TuneSettings))
+    settings = msgspec.convert(first.settings, TuneSettings)
     try:
-        with exclusive(machine, catalog.root):
+        with exclusive(machine, catalog.root), closing(Bench(catalog, machine, settings)) as bench:
             for task in chain([first], iter(tasks.get, None)):
                 (name,), log, failed = task.solutions, list[str](), list[str]()
                 workload = workload_of("a task", task.workload or {}, catalog.definition(task.definition))
@@ -123,8 +124,6 @@ def _tune(
                 _say(answers, TaskAnswered(tuned=tuned, log=lines, failed=tuple(failed)))
     except DerbyError as error:
         _say(answers, TaskAnswered(error=str(error)))
-    finally:
-        bench.close()
 
 
 def _checked(catalog: Catalog, machine: Machine, task: TaskAsked) -> TaskAnswered:
@@ -139,7 +138,3 @@ def _checked(catalog: Catalog, machine: Machine, task: TaskAsked) -> TaskAnswere
     except DerbyError as error:
         return TaskAnswered(error=str(error))
     return TaskAnswered(results=tuple(results), broken=plan.broken)
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from contextlib import closing, suppress
+from dataclasses import asdict, astuple, dataclass, field
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
 
 from kernelderby.catalog import Catalog, Solution, Workload
 from kernelderby.catalog.selection import workload_label
-from kernelderby.measure.cluster.bundle import packed
 from kernelderby.measure.cluster.messages import Hello, TaskAnswered, TaskAsked
-from kernelderby.measure.cluster.pool import Kind, Pool, Task, kind_of
-from kernelderby.measure.cluster.unfinished import Unfinished
+from kernelderby.measure.cluster.pool import START_SECONDS, Kind, Owner, Pool, Task, kind_of
 from kernelderby.measure.machine.probe import Machine
+from kernelderby.measure.tune import table
+from kernelderby.measure.tune.pick import Measured
 from kernelderby.measure.tune.run import Result, expect_tunable, log_path, write_table
 from kernelderby.measure.tune.turns import TuneSettings
 from kernelderby.store.appended import append_line
 from kernelderby.store.counts import counted
 
-_START_SECONDS = 600.0  # of a task's deadline: the first compilation of all candidates
 _CANDIDATES = 64  # that a task may have within its deadline, each with all its turns at the --timeout
 
 
@@ -27,8 +31,43 @@ class TuneTask(Task):
     workload: Workload
 
 
+class Tuned(Struct, frozen=True):
+    """key: of the code and the settings that it was tuned with. tuned: None where no candidate ran."""
+
+    key: str
+    workload: str
+    tuned: Measured | None
+    failed: tuple[str, ...]
+
+
+class Unfinished:
+    """Workloads of one solution that a run on one kind of GPU has tuned and not ended: the same command goes on behind
+    them. A file beside the log, which goes once the table stands. found: workload -> what came back; of other code or
+    settings nothing."""
+
+    def __init__(self, log: Path, solution: Solution, machine: Machine, settings: TuneSettings) -> None:
+        self.path = log.with_name(f"{solution.name}.{machine.id}.{machine.protocol}.unfinished.jsonl")
+        code = [(name, text) for name, text in solution.sources.items() if Path(name).name != table.NAME]
+        self._key = f"{solution.digest_of(sorted(code))} {astuple(settings)}"
+        self.found: dict[str, Tuned] = {}
+        with suppress(FileNotFoundError):
+            for line in self.path.read_bytes().splitlines():
+                with suppress(msgspec.MsgspecError, UnicodeDecodeError):  # cut short by a kill
+                    one = msgspec.json.decode(line, type=Tuned)
+                    if one.key == self._key:
+                        self.found[one.workload] = one
+
+    def add(self, workload: str, tuned: Measured | None, failed: tuple[str, ...]) -> None:
+        one = Tuned(self._key, workload, tuned, failed)
+        append_line(self.path, msgspec.json.encode(one).decode())
+        self.found[workload] = one
+
+    def end(self) -> None:
+        self.path.unlink(missing_ok=True)
+
+
 @dataclass
-class ClusterTune:
+class ClusterTune(Owner[TuneTask]):
     """results: each with the kind of GPU whose table it is. note: told a line worth saying; report: one a workload.
     left: workloads that no host has tuned."""
 
@@ -48,20 +87,17 @@ class ClusterTune:
             expect_tunable(solution)
 
     def run(self, kinds: Sequence[str]) -> list[tuple[Machine, Result]]:
-        _, data = packed(self.catalog, [solution.name for solution, _ in self.jobs])
-        pool = Pool(data, "cpu" if tuple(kinds) == ("cpu",) else "cuda", tuple(kinds), self, self.note)
-        try:
+        names = [solution.name for solution, _ in self.jobs]
+        with closing(Pool(self.catalog, names, kinds, self, self.note)) as pool:
             pool.greet()
             pool.run()
-        finally:
-            pool.close()
         self.left = [f"{task.solution.name} {workload_label(task.workload)}" for task in pool.left]
         return [*self._written()]
 
     def tasks(self, hello: Hello) -> Iterable[TuneTask]:
         kind, settings = kind_of(hello.machine), asdict(self.settings)
         self._machines[kind] = hello.machine
-        seconds = _START_SECONDS + self.settings.timeout_seconds * _CANDIDATES
+        seconds = START_SECONDS + self.settings.timeout_seconds * _CANDIDATES
         for solution, workloads in self.jobs:
             if solution.name in hello.skipped:
                 self.note(f"{solution.name}: {hello.skipped[solution.name]}; not tuned for {hello.machine.name}")
@@ -80,9 +116,6 @@ class ClusterTune:
                     continue
                 asked = TaskAsked("tune", solution.definition, (solution.name,), workload.raw, settings)
                 yield TuneTask(asked, seconds, solution=solution, workload=workload)
-
-    def begun(self, machine: Machine, task: TuneTask) -> bool:
-        return True
 
     def answered(self, machine: Machine, task: TuneTask, found: TaskAnswered) -> None:
         key = kind_of(machine), task.solution.name

@@ -6,36 +6,37 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import log2
 from typing import Any
 
 import torch
 
 from kernelderby.errors import DerbyError
-from kernelderby.measure.decoder.latent_layers import LatentDecoder, LatentSizes
-from kernelderby.measure.decoder.layers import Decoder, DecoderSizes, StepLoad
-from kernelderby.measure.decoder.variants import calls_of, of_package, package, plain, predicted_saving
+from kernelderby.measure.decoder.layers import Decoder, DecoderSizes, LatentDecoder, LatentSizes, StepLoad
+from kernelderby.measure.decoder.prediction import Prediction, predicted
+from kernelderby.measure.decoder.variants import calls_of, of_package, package, plain
 
 VARIANTS = ("libraries", "compile", "winners")
 OFF = "without "
-NEAR = 1.0  # octaves, all sizes together, between a call and the measured shape that stands for it
 
 
 @dataclass(frozen=True, slots=True)
 class DecoderCell:
-    """step_us: variant -> median time of a step. predicted_us: of the winners, from the libraries' measured step and
-    the recorded times, worked out before the winners ran. unknown: operators without a recorded shape near.
+    """step_us: variant -> median time of a step. prediction: what the winners save of the libraries' measured step, by
+    the recorded times alone; None on a CPU.
     difference: variant -> the largest difference of a logit to the libraries', over the largest logit. eager_us:
     variant -> the same step launched by the host, without a graph. gains_us: operator -> how much longer the winners'
     step takes with that operator left to the libraries."""
 
     load: StepLoad
     step_us: dict[str, float]
-    predicted_us: float | None
-    unknown: tuple[str, ...]
+    prediction: Prediction | None
     difference: dict[str, float]
     eager_us: dict[str, float]
     gains_us: dict[str, float]
+
+
+class DoesNotFit(DerbyError):
+    """The device's memory is too small for that step."""
 
 
 def place(device: str) -> tuple[torch.device, str]:
@@ -51,16 +52,26 @@ def bench(
     sizes: DecoderSizes, loads: list[StepLoad], device: torch.device, rounds: int = 5, compiles: bool = True
 ) -> list[DecoderCell]:
     """On a GPU each step is a replayed CUDA graph; on a CPU it is called, and its times mean nothing.
-    DerbyError where the package is not installed."""
+    DerbyError where the package is not installed; DoesNotFit."""
     winners = package()
     kind = LatentDecoder if isinstance(sizes, LatentSizes) else Decoder
-    return [_cell(winners, kind(sizes, load, device), rounds, compiles) for load in loads]
+    cells = []
+    for load in loads:
+        try:
+            cells.append(_cell(winners, kind(sizes, load, device), rounds, compiles))
+        except (MemoryError, RuntimeError) as error:
+            if not isinstance(error, MemoryError | torch.OutOfMemoryError) and "allocate memory" not in str(error):
+                raise
+            raise DoesNotFit(
+                f"{load.sequences} sequences of {load.context} tokens do not fit into the memory of {device.type}; "
+                "give fewer --layers, a shorter --context or --prefill, or a smaller --batch"
+            ) from None
+    return cells
 
 
 def _cell(winners: Any, decoder: Decoder, rounds: int, compiles: bool) -> DecoderCell:
     names = [name for name in VARIANTS if compiles or name != "compile"]
     calls = calls_of(decoder)
-    saved, unknown = predicted_saving(winners, calls, nearest_times)
     is_gpu = decoder.device.type == "cuda"
     switched_off = {f"{OFF}{name}": name for name in dict.fromkeys(each[0] for each in calls)} if is_gpu else {}
     with torch.no_grad():
@@ -77,8 +88,7 @@ def _cell(winners: Any, decoder: Decoder, rounds: int, compiles: bool) -> Decode
     return DecoderCell(
         decoder.load,
         medians,
-        medians["libraries"] - saved if is_gpu else None,
-        tuple(unknown),
+        predicted(winners, calls, medians["libraries"]) if is_gpu else None,
         {name: (own - base).abs().max().item() / largest for name, own in logits.items() if name != "libraries"},
         eager_us if is_gpu else {},
         {off: beside[name] - beside["winners"] for name, off in switched_off.items()},
@@ -92,17 +102,6 @@ def _medians(runs: dict[str, Callable[[], torch.Tensor]], device: torch.device, 
         for name in (*runs, *reversed(runs)):
             times[name].append(_timed(runs[name], device))
     return {name: statistics.median(own) for name, own in times.items()}
-
-
-def nearest_times(operator: Any, shape: tuple[int, ...]) -> dict[str, float] | None:
-    """Solution -> recorded us at the measured shape that is nearest; None where none is within NEAR."""
-    names = list(operator.selector.kinds)
-    found = [
-        (sum(abs(log2(max(one, 1) / max(other, 1))) for one, other in zip(shape, sizes, strict=True)), times)
-        for sizes, times in operator.about["points"]
-    ]
-    octaves, times = min(found, key=lambda each: each[0], default=(NEAR + 1, []))
-    return {name: us for name, us in zip(names, times, strict=True) if us is not None} if octaves <= NEAR else None
 
 
 def _step(winners: Any, name: str, decoder: Decoder, off: str | None = None) -> Callable[[], torch.Tensor]:

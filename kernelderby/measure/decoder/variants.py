@@ -1,17 +1,17 @@
-"""What runs a decoder's operators: an installed package of winners, its libraries alone, or plain torch to compile."""
+"""Variants of a decoder's operators: an installed package of winners, its libraries alone, or plain torch to
+compile."""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
 from kernelderby.errors import DerbyError
-from kernelderby.measure.decoder.latent_layers import GROUP, LatentDecoder, plain_latent_attention
-from kernelderby.measure.decoder.layers import Decoder, Operators
+from kernelderby.measure.decoder.layers import GROUP, Decoder, LatentDecoder, Operators, plain_latent_attention
 
 PACKAGE = "kernelderby_winners"
 PLAIN: Operators = {"mla_paged_decode_attention": plain_latent_attention}  # where the package has none, in all variants
@@ -41,7 +41,8 @@ def of_package(winners: Any, names: Iterable[str]) -> Operators:
         if hasattr(winners, name):
             found[name] = getattr(winners, name)
         elif hasattr(winners, INSTEAD.get(name, name)):
-            found[name] = _rounded(getattr(winners, INSTEAD[name]))
+            wide = getattr(winners, INSTEAD[name])
+            found[name] = lambda *given, wide=wide: wide(*given).to(torch.bfloat16)
         elif name in PLAIN:
             found[name] = PLAIN[name]
         else:
@@ -52,10 +53,6 @@ def of_package(winners: Any, names: Iterable[str]) -> Operators:
 def served_name(winners: Any, name: str) -> str:
     """The operator of the package that serves as that one."""
     return name if hasattr(winners, name) else INSTEAD.get(name, name)
-
-
-def _rounded(operator: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    return lambda *given: operator(*given).to(torch.bfloat16)
 
 
 def plain(sizes_of: Decoder) -> Operators:
@@ -154,24 +151,3 @@ def _latent_calls(decoder: LatentDecoder) -> list[tuple[str, dict[str, int], int
         ("fp8_blockscale_fused_moe", experts, 1),
     ]
     return [(name, axes, count * sizes.layers) for name, axes, count in calls]
-
-
-def predicted_saving(
-    winners: Any, calls: Iterable[tuple[str, dict[str, int], int]], near: Callable[[Any, tuple[int, ...]], Any]
-) -> tuple[float, list[str]]:
-    """(us of a step that the package saves beside its libraries, by the recorded times at the nearest measured shape;
-    operators without a shape near enough, which count as nothing saved). near: of bench.py."""
-    saved, unknown = 0.0, []
-    for name, axes, count in calls:
-        operator = winners.OPERATORS.get(served_name(winners, name))
-        if operator is None:
-            unknown.append(f"{name}, which the package does not have: plain torch in every variant")
-            continue
-        times = near(operator, tuple(axes[axis] for axis in operator.selector.axes))
-        kinds = operator.selector.kinds
-        libraries = [us for each, us in (times or {}).items() if kinds[each] == "library"]
-        if not libraries:
-            unknown.append(f"{name} at {', '.join(f'{axis} {size}' for axis, size in axes.items())}")
-            continue
-        saved += count * (min(libraries) - min(times.values()))
-    return saved, unknown

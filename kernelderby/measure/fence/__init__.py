@@ -1,1 +1,1 @@
-"""What a worker's process gets, may do, and may not outlive."""
+"""The rights, resources and lifetime of a worker's process."""

@@ -1,4 +1,4 @@
-"""What a solution compiles: a folder for each solution and run, into which nobody else writes.
+"""Caches of compiled code: a folder for each solution and run, into which nobody else writes.
 
 A run begins with a copy of what the first run kept in which the solution passed, and that never changes again. So
 compiled code need not be made twice, and a solution that crashed finds nothing of what it had written: it cannot count
@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import tempfile
 import threading
 from collections.abc import Collection
 from contextlib import suppress
@@ -19,6 +20,10 @@ from pathlib import Path
 from kernelderby.errors import DerbyError
 from kernelderby.measure.fence.folders import remove_tree
 from kernelderby.store.files import reason
+
+_MOST_BYTES, _MOST_FOLDERS = 4 << 30, 100_000  # of what a run begins with
+_LEAST_BYTES = 1 << 20  # of room for it
+_OF_A_NAME = 4096  # bytes that the smallest file takes
 
 _lock = threading.Lock()
 _claimed: dict[tuple[int, Path, str], tuple[Path, int]] = {}  # process, base, hash -> folder, its lock
@@ -44,11 +49,30 @@ def end_run(passed: Collection[str]) -> None:
     for key in [key for key in _claimed if key[0] == os.getpid()]:
         folder, lock = _claimed.pop(key)
         kept = _kept(key[1], key[2])
-        if key[2] in passed and not kept.exists():
+        if key[2] in passed and not kept.exists() and _can_be_copied(folder):
             with suppress(OSError):  # another run was first
                 kept.parent.mkdir(parents=True, exist_ok=True)
                 folder.rename(kept)
         os.close(lock)
+
+
+def _can_be_copied(folder: Path) -> bool:
+    """Holes in files and second names of a file take no room until somebody copies them."""
+    nbytes, folders = 0, [str(folder)]
+    for _ in range(_MOST_FOLDERS):
+        if not folders:
+            return nbytes <= _MOST_BYTES
+        try:
+            with os.scandir(folders.pop()) as entries:
+                for entry in entries:
+                    nbytes += entry.stat(follow_symlinks=False).st_size + _OF_A_NAME
+                    if entry.is_dir(follow_symlinks=False):
+                        folders.append(entry.path)
+        except OSError:  # nested deeper than a path is long
+            return False
+        if nbytes > _MOST_BYTES:
+            return False
+    return False
 
 
 def _kept(base: Path, solution_hash: str) -> Path:
@@ -73,5 +97,7 @@ def _claim(place: Path, kept: Path) -> tuple[Path, int]:
             remove_tree(kept)
             remove_tree(folder)
         folder.mkdir(exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as probe:  # a full disk is no fault of the solution that compiles there
+            probe.write(bytes(_LEAST_BYTES))
         return folder, lock
     raise AssertionError

@@ -6,7 +6,7 @@ import os
 from collections.abc import Collection
 from pathlib import Path
 
-from kernelderby.measure.fence import landlock, powers, seccomp
+from kernelderby.measure.fence import folders, landlock, powers, seccomp
 
 
 def confine(writable: Collection[str], guarded: Collection[int] = (), channel: int = -1) -> None:
@@ -20,4 +20,4 @@ def confine(writable: Collection[str], guarded: Collection[int] = (), channel: i
         os.close(channel)
     seccomp.protect(guarded)
     if writable:
-        landlock.writes_only_beneath([Path(each) for each in writable])
+        landlock.writes_only_beneath([Path(each) for each in writable], folders.readable())

@@ -16,25 +16,33 @@ from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from kernelderby.measure.fence import folders, landlock, powers, seccomp, watcher
+from kernelderby.measure.fence import folders, landlock, powers, procfs, seccomp, watcher
 
 _FIRST_USE = "import ctypes; ctypes.CDLL('libcuda.so.1').cuInit(0)"
 
 
 def enclose(
-    writable: Collection[Path], readable: Collection[Path], locks: Path, scratch: Path, has_tool: bool = False
+    writable: Collection[Path],
+    readable: Collection[Path],
+    locks: Path,
+    scratch: Path,
+    has_tool: bool = False,
+    on_gpu: bool = False,
 ) -> None:
     """What the kernel lacks is left out: derby doctor says so. writable: what the command writes. readable: what it
     needs of the user's home. locks: the folder where it makes lock files. scratch: for temporary files. has_tool: it
-    starts a profiler or a sanitizer, which needs sockets, powers and files of its own beside the locks."""
+    starts a profiler or a sanitizer, which needs sockets, powers and files of its own beside the locks. on_gpu: it and
+    its workers use one (procfs.py); no fence then where the machine's part of /proc cannot be closed."""
     _make_devices()
+    if on_gpu and not procfs.close_machine():
+        return
     watcher.mark_this()
     if not has_tool:
         powers.give_up()
         seccomp.protect_from_judge(watcher.pids())
     own = [*folders.writable(scratch, scratch), *writable, *([locks] if has_tool else [])]
     needed = [each for each in map(Path.resolve, [*_libraries(), *readable]) if not _holds_a_home(each)]
-    landlock.writes_only_beneath(own, [*_outside_of_homes(), *needed], {locks, scratch.parent})
+    landlock.writes_only_beneath(own, [*_outside_of_homes(), *needed], {locks, scratch.parent}, [procfs.ROOT] * on_gpu)
 
 
 def _make_devices() -> None:

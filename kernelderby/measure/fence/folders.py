@@ -1,4 +1,4 @@
-"""What a worker's process gets and where it may write: environment, caches, devices, room on the disk."""
+"""Environment, caches, devices and disk space of a worker's process, and where it may write."""
 
 from __future__ import annotations
 
@@ -124,6 +124,13 @@ def writable(own: Path, scratch: Path) -> list[Path]:
         if not path.is_symlink() and (path.name in _DEVICES or path.name.startswith(_OF_GPUS))
     ]
     return [own, scratch, *devices, Path("/proc/self")]
+
+
+def readable() -> list[Path]:
+    """Beneath these a solution's worker may read files: everywhere but in /dev, of which it may read what it may write.
+    Whoever reads a terminal takes what is typed there and can change its settings; some devices do something when they
+    are opened."""
+    return [Path("/", name) for name in os.listdir("/") if name != "dev"]
 
 
 def remove_tree(folder: Path) -> None:

@@ -44,11 +44,14 @@ def version() -> int:
 
 
 def writes_only_beneath(
-    folders: Collection[Path], readable: Collection[Path] | None = None, empty: Collection[Path] = ()
+    folders: Collection[Path],
+    readable: Collection[Path] | None = None,
+    empty: Collection[Path] = (),
+    existing: Collection[Path] = (),
 ) -> bool:
     """False where the kernel cannot; the process is then as free as before. Folders that do not exist are left out.
     readable: beneath what files may be read besides; None: all of them. Names of files stay visible. empty: where empty
-    files may be made (locks)."""
+    files may be made (locks). existing: beneath what files that are there may be written to."""
     has = version()
     if not has:
         return False
@@ -58,7 +61,10 @@ def writes_only_beneath(
     size = 24 if has >= 6 else 8  # an older kernel knows fewer fields
     ruleset = _call(_CREATE_RULESET, ctypes.byref(asked), size, 0)
     try:
-        for granted, places in ((rights | reads, folders), (reads, readable or ()), (_NEW_AND_EMPTY, empty)):
+        for granted, places in (
+            *((rights | reads, folders), (reads, readable or ())),
+            *((_NEW_AND_EMPTY, empty), (rights & _OF_A_FILE | reads, existing)),
+        ):
             for place in places:
                 _allow(ruleset, place, granted)
         if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):

@@ -1,4 +1,4 @@
-"""What root may do beyond its own files: given up by a worker, so that it cannot set a GPU's clocks, power or mode (the
+"""Root's powers beyond its own files: given up by a worker, so that it cannot set a GPU's clocks, power or mode (the
 driver asks for CAP_SYS_ADMIN), signal other users' processes or raise its limits (<linux/capability.h>)."""
 
 from __future__ import annotations

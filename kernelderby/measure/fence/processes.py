@@ -1,4 +1,4 @@
-"""What a worker has started: its descendants, what they hold, and how they end."""
+"""The descendants of a worker: their resources, and their end."""
 
 from __future__ import annotations
 
@@ -9,23 +9,33 @@ import signal
 from collections.abc import Collection
 from pathlib import Path
 
+from kernelderby.measure.fence import marks
+from kernelderby.store import allowed
+
 _PR_SET_CHILD_SUBREAPER = 36  # <linux/prctl.h>
 
 
 def memory_limit() -> int:
-    """Bytes of the machine's memory that a worker and all that it started may hold."""
-    return int(0.8 * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    """Bytes of the machine's memory, or of the container's, that a worker and all that it started may hold."""
+    return int(0.8 * allowed.memory_bytes())
+
+
+def fitting(most: int) -> int:
+    """So many processes or threads, but no more than half of what the container may have: the run needs some, too."""
+    return int(min(most, allowed.processes() / 2))
+
+
+_HELD = (b"VmRSS:", b"VmPTE:", b"HugetlbPages:")  # proc_pid_status(5), in kB; tables of pages that are all zeros, too
 
 
 def held(pids: Collection[int]) -> int:
     """Bytes of memory that these processes hold; what they share counts for each."""
-    pages = 0
+    found = 0
     for pid in pids:
-        try:
-            pages += int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-        except (OSError, ValueError, IndexError):
-            continue
-    return pages * os.sysconf("SC_PAGE_SIZE")
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            lines = Path(f"/proc/{pid}/status").read_bytes().splitlines()
+            found += sum(int(line.split()[1]) for line in lines if line.startswith(_HELD))
+    return found * 1024
 
 
 _PIPE_BYTES = 1 << 16  # a pipe's usual size, which a worker cannot raise
@@ -68,6 +78,19 @@ def held_by_files(pids: Collection[int], most: int) -> tuple[int, int]:
             except OSError:
                 continue
     return count, sum(found.values())
+
+
+def orphans(mark: int, known: Collection[int]) -> list[int]:
+    """Of the children of this process those with that mark that are none of the known: their parents have ended. With
+    all that they started; whoever of them has ended goes."""
+    found = []
+    for pid in children(os.getpid()):
+        if pid in known or marks.of(pid) != mark:
+            continue
+        found += [pid, *descendants(pid)]
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)
+    return found
 
 
 def adopt_orphans() -> bool:

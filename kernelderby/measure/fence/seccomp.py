@@ -39,9 +39,12 @@ _REFUSED = {
     **{"iopl": (172, None), "ioperm": (173, None), "acct": (163, 89), "quotactl": (179, 60), "syslog": (103, 116)},
     **{"sethostname": (170, 161), "setdomainname": (171, 162), "vhangup": (153, 58)},
     # What stays when the worker has ended, where it would remember what it was asked: keys, System V's and POSIX's
-    # queues, semaphores and memory. Messages on sockets carry descriptors, and with them memory that nobody counts.
+    # queues, semaphores and memory; and those that other programs of the user have, which it could use or remove by
+    # their numbers. Messages on sockets carry descriptors, and with them memory that nobody counts.
     **{"add_key": (248, 217), "request_key": (249, 218), "keyctl": (250, 219), "shmget": (29, 194)},
-    **{"semget": (64, 190), "msgget": (68, 186), "mq_open": (240, 180), "sendmsg": (46, 211), "sendmmsg": (307, 269)},
+    **{"shmat": (30, 196), "shmctl": (31, 195), "semget": (64, 190), "semop": (65, 193), "semctl": (66, 191)},
+    **{"semtimedop": (220, 192), "msgget": (68, 186), "msgsnd": (69, 189), "msgrcv": (70, 188), "msgctl": (71, 187)},
+    **{"mq_open": (240, 180), "mq_unlink": (241, 181), "sendmsg": (46, 211), "sendmmsg": (307, 269)},
 }
 _WITHOUT_NUMBER = {"clone3": (435, 435)}  # ENOSYS: its flags stand in memory; callers go back to clone
 _WITHOUT_ATTRIBUTES = {  # EOPNOTSUPP, as on a disk that has none: an access list could close a file to the run
@@ -65,13 +68,14 @@ _OF_ITSELF = {
     **{"setpriority": ((141, 140), 1), "ioprio_set": ((251, 30), 1)},
 }
 _OF_THE_USER = {"setpriority": 2, "ioprio_set": 3}  # first argument: all that the user runs
-_RTTIME = 15  # RLIMIT_RTTIME carries the worker's mark, see marks.py
+# RLIMIT_RTTIME carries the worker's mark, see marks.py; by RLIMIT_CORE no core is written, see serve.py.
+_RTTIME, _CORE = 15, 4
 # Name: numbers, which argument, and the values that are refused.
 _WITH = {
     # A file that signals another process when something happens to it, leases, which make others wait, and pipes larger
     # than usual: F_SETOWN, F_SETSIG, F_SETOWN_EX, F_SETLEASE, F_SETPIPE_SZ.
     "fcntl": ((72, 25), 1, [8, 10, 15, 1024, 1031]),
-    "setrlimit": ((160, 164), 0, [_RTTIME]),
+    "setrlimit": ((160, 164), 0, [_RTTIME, _CORE]),
     # FIOSETOWN and SIOCSPGRP (the same for sockets), TIOCSTI, FS_IOC_SETFLAGS and FS_IOC_FSSETXATTR (immutable files).
     "ioctl": ((16, 29), 1, [0x8901, 0x8902, 0x5412, 0x40086602, 0x401C5820]),
 }
@@ -79,11 +83,12 @@ _WITH = {
 # Families of sockets that a worker may open: AF_NETLINK, with which libraries look at the machine's interfaces, and
 # AF_UNIX, with which CUDA's driver looks for its Multi-Process Service before it does anything else: without such a
 # socket it ends with error 304. Where no service runs, connections are refused, and so are kinds of sockets that send
-# without one. Pairs (socketpair) are another call.
-_SOCKET, _CONNECT = (41, 198), (42, 203)
-_FAMILIES = (16,)
+# without one; one of a pair of that kind sends to any name, too.
+_SOCKET, _CONNECT, _SOCKETPAIR = (41, 198), (42, 203), (53, 199)
+_AF_NETLINK, _OF_PROGRAMS = 16, 2  # NETLINK_USERSOCK: programs talk to each other
 _AF_UNIX, _KIND, _CONNECTED_KINDS = 1, 0xF, (1, 5)  # SOCK_STREAM, SOCK_SEQPACKET
 _CLONE = (56, 220)
+_PRCTL, _PR_SET_DUMPABLE = (157, 167), 4
 _NAMESPACES = 0x7E020000  # CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET
 
 _PR_GET_SECCOMP, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS, _FILTER = 21, 22, 38, 2
@@ -217,10 +222,15 @@ def _program(targets: Collection[int], has_service: bool, of_judge: bool) -> byt
         if of_judge and name == "setrlimit":
             continue
         code += _rule(numbers[column], _answered_when(argument, values, _REFUSE))
-    families = (*_FAMILIES, _AF_UNIX) if has_service else _FAMILIES
-    code += _rule(_SOCKET[column], [*_answered_when(0, families, _ALLOW)[:-1], *_socket_of_the_driver(), _REFUSED_HERE])
+    interfaces = [(_EQUAL, 0, 4, _AF_NETLINK), *_answered_when(2, [_OF_PROGRAMS], _REFUSE)]
+    of_unix = [(_EQUAL, 0, 1, _AF_UNIX), (_RETURN, 0, 0, _ALLOW)] if has_service else _that_sends_when_connected()
+    code += _rule(_SOCKET[column], [_argument(0), *interfaces, *of_unix, _REFUSED_HERE])
     if not has_service:
+        code += _rule(_SOCKETPAIR[column], [_argument(0), *of_unix, _REFUSED_HERE])
         code += _rule(_CONNECT[column], [(_RETURN, 0, 0, _FAIL | errno.ECONNREFUSED)])
+    if not of_judge:  # who is not dumpable hides its open files from the runner, and with them the memory behind them
+        hidden = [(_EQUAL, 1, 0, _PR_SET_DUMPABLE), (_RETURN, 0, 0, _ALLOW), *_answered_when(1, [0], _REFUSE)]
+        code += _rule(_PRCTL[column], [_argument(0), *hidden])
     makes_one = [_argument(0), (_ANY_BIT, 0, 1, _NAMESPACES), (_RETURN, 0, 0, _REFUSE), (_RETURN, 0, 0, _ALLOW)]
     code += _rule(_CLONE[column], makes_one)
     for name, (numbers, argument) in _OF_ITSELF.items():
@@ -235,7 +245,7 @@ def _program(targets: Collection[int], has_service: bool, of_judge: bool) -> byt
     return _packed([*code, (_RETURN, 0, 0, _ALLOW)])
 
 
-def _socket_of_the_driver() -> list[Instruction]:
+def _that_sends_when_connected() -> list[Instruction]:
     """Goes through where the socket is one of AF_UNIX that sends nothing before it is connected."""
     stream, packets = _CONNECTED_KINDS
     kinds = [(_EQUAL, 1, 0, stream), (_EQUAL, 0, 1, packets), (_RETURN, 0, 0, _ALLOW)]
@@ -243,13 +253,13 @@ def _socket_of_the_driver() -> list[Instruction]:
 
 
 def _of_itself(name: str) -> list[Instruction]:
-    """What is refused even when its target is 0: priorities of all that the user runs, another value for the mark."""
+    """What is refused even when its target is 0: priorities of all that a user runs, limits for mark and cores."""
     if name in _OF_THE_USER:
         return _answered_when(0, [_OF_THE_USER[name]], _REFUSE)[:-1]
     if name == "prlimit64":  # a new limit, in whichever half of its address a bit is set
         looks = [(_EQUAL, 0, 1, 0), (_RETURN, 0, 0, _ALLOW)]
         halves = [_argument(2), (_EQUAL, 0, 3, 0), (_LOAD, 0, 0, _ARGUMENTS + 8 * 2 + 4), *looks, _REFUSED_HERE]
-        return [_argument(1), (_EQUAL, 0, len(halves), _RTTIME), *halves]
+        return [_argument(1), (_EQUAL, 1, 0, _RTTIME), (_EQUAL, 0, len(halves), _CORE), *halves]
     return []
 
 

@@ -1,6 +1,7 @@
 """A process beside a run that outlives it by a moment: python -S -P -m kernelderby.measure.fence.watcher RUN PARENT.
 
-When the run has ended, however that was (SIGKILL too), it kills all that carries a mark of it (marks.py). Until then it
+When the run has ended, however that was (SIGKILL too), it kills all that carries a mark of it (marks.py), and removes
+the temporary folders of the run. Until then it
 answers for the kernel which thread a worker may signal or move to other processors: those of its own mark
 (seccomp.watched()). It has a session of its own, so a signal to the run's terminal or group does not reach it.
 """
@@ -12,14 +13,18 @@ import select
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
 from kernelderby.measure.fence import marks, notices
+from kernelderby.measure.fence.folders import remove_tree
 
 _POLL_MS = 200  # where the kernel has no descriptor of a process
+_SCRATCH = "kernelderby-"
+OF_JUDGE = "kernelderby-judge-"  # the folder for temporary files of a command that judges
 _lock = threading.Lock()
 
 
@@ -40,6 +45,12 @@ def next_mark() -> int:
     """A number for marks.mark(), with a watcher that lives: one more worker of this process. It starts the watcher."""
     with _lock:
         return next(_own().numbers)
+
+
+def scratch() -> Path:
+    """A new folder for a worker's temporary files, which goes with the run at the latest."""
+    with _lock:
+        return Path(tempfile.mkdtemp(prefix=f"{_SCRATCH}{_own().run}-"))
 
 
 def mark_this() -> None:
@@ -136,6 +147,12 @@ def main() -> None:
                 poll.unregister(descriptor)
                 os.close(descriptor)
     marks.end(run)
+    temporary = Path(tempfile.gettempdir())
+    for folder in [
+        *temporary.glob(f"{_SCRATCH}{run}-*"),
+        *([temporary] if temporary.name.startswith(OF_JUDGE) else []),
+    ]:
+        remove_tree(folder)
 
 
 if __name__ == "__main__":

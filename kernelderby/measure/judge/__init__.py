@@ -1,1 +1,1 @@
-"""What a solution must not know: cases, inputs, references, comparison."""
+"""The judge's part, which a solution must not know: cases, inputs, references, comparison."""

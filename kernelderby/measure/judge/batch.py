@@ -15,11 +15,10 @@ from dataclasses import dataclass
 import torch
 
 from kernelderby.measure.judge.correctness import POISON, Outputs, synchronize
-from kernelderby.measure.judge.exchange import Exchange, HandsLike
-from kernelderby.measure.wire.replies import Verdict, Wrong
+from kernelderby.measure.judge.exchange import COMPARING_SECONDS, Exchange, expect_passed
+from kernelderby.measure.wire.remote import RemoteHands
 from kernelderby.measure.wire.shared import BufferSet, shared_set
 from kernelderby.measure.wire.signals import Signals, signal_set
-from kernelderby.rows.measurement import Status
 
 BATCHES = 6
 LEAST_US, OF_CALL = 2.0, 0.05  # what a claim may fall short of the judge's clock: the larger of the two, per call
@@ -27,7 +26,6 @@ LEAST_US, OF_CALL = 2.0, 0.05  # what a claim may fall short of the judge's cloc
 _HELD_UP_US = {"cuda": 64.0, "cpu": 400.0}
 _MOST_SETS = {"cuda": 64, "cpu": 32}
 _ROOM = {"cuda": 8 << 30, "cpu": 64 << 20}  # bytes of further sets; of a GPU a quarter of what is free at most
-_COMPARING_SECONDS = 0.02  # of references for one batch; one call at least
 # A copy of outputs within the judge's memory: its launch, and bytes a second of a slow GPU and a busy CPU.
 _COPY_SECONDS, _COPIED_PER_SECOND = 2e-5, {"cuda": 2e11, "cpu": 1e9}
 _CALIBRATIONS = 24
@@ -76,7 +74,7 @@ def held_against(
 
 
 def released(
-    hands: HandsLike, sets: Sequence[BufferSet], kind: str, device: torch.device, order: Sequence[int]
+    hands: RemoteHands, sets: Sequence[BufferSet], kind: str, device: torch.device, order: Sequence[int]
 ) -> tuple[float, dict[int, Outputs]]:
     """Releases a call over each set and copies the outputs in that order; microseconds until all copies are there,
     less what copies take. A worker's word that it is done is only a word, so the clock runs until the outputs are
@@ -99,7 +97,7 @@ def _copied(sets: Sequence[BufferSet], order: Sequence[int], device: torch.devic
     return found
 
 
-def calibrated(hands: HandsLike, device: torch.device) -> dict[str, Beside]:
+def calibrated(hands: RemoteHands, device: torch.device) -> dict[str, Beside]:
     """kind -> what the clock sees beside the calls, from hands whose calls do nothing to speak of. What they raise
     goes through."""
     place = ((1,), torch.float32)
@@ -128,9 +126,7 @@ def calibrated(hands: HandsLike, device: torch.device) -> dict[str, Beside]:
 
 class Batches:
     def __init__(self, exchange: Exchange) -> None:
-        self._exchange = exchange
-        self._made = 0
-        self.reference_seconds = 0.0
+        self._exchange, self._made = exchange, 0
 
     def sets(self, wanted: int) -> int:
         """Makes room for so many calls, or as many as the memory holds. NotCapturable as in Exchange.extend."""
@@ -152,23 +148,22 @@ class Batches:
         order of the copies is drawn, too: what is not there when the worker says so is missed in one of them."""
         exchange, best = self._exchange, float("inf")
         maker, random = exchange.maker, exchange.random
-        compared = max(1, min(count, int(_COMPARING_SECONDS / max(self.reference_seconds, 1e-6))))
+        compared = exchange.affordable(COMPARING_SECONDS, count)
         for number in range(BATCHES):
             self._made += 1  # asked again, it has seen the contents of before
             names = [f"batch/{kind}/{self._made}/{which}" for which in range(count)]
             order = random.sample(range(count), count)
-            for which, name in enumerate(names):
-                maker.refresh(exchange.every[which].inputs, name)
-                exchange.ready(which, POISON[number % 2])
-            synchronize(maker.device)
+            with exchange.hands.unseen():
+                for which, name in enumerate(names):
+                    maker.refresh(exchange.every[which].inputs, name)
+                    exchange.ready(which, POISON[number % 2])
+                synchronize(maker.device)
             total_us, taken = released(exchange.hands, exchange.every[:count], kind, maker.device, order)
             best = min(best, total_us)
             lay_there = [exchange.changing_sums(exchange.every[which].inputs) for which in order[:compared]]
             for which, sums in zip(order, lay_there, strict=False):
                 verdict = exchange.judged(taken[which], sums, which, names[which])
-                if verdict.status is not Status.PASSED:
-                    what = f"after an untimed batch ({kind}): {verdict.message}"
-                    raise Wrong.of(Verdict(verdict.status, what, verdict.correctness))
+                expect_passed(verdict, f"after an untimed batch ({kind})")
         return best
 
     def copy_us(self, kind: str) -> float:

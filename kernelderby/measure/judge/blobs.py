@@ -1,19 +1,21 @@
-"""What `derby pack` makes with torch: the safetensors of generated inputs, and each workload's cost."""
+"""The part of `derby pack` that needs torch: the safetensors of generated inputs, and each workload's cost."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import torch
+
 from kernelderby.catalog import Catalog, Definition, Workload
-from kernelderby.catalog.workloads import CountedCost
 from kernelderby.errors import DerbyError
-from kernelderby.measure.judge.blame import Uncountable
+from kernelderby.measure.judge.definition import Uncountable, blamed_on, load_definition_module
+from kernelderby.measure.judge.inputs import read_tensor
+from kernelderby.rows.measurement import Cost
 from kernelderby.store.counts import counted
 from kernelderby.store.fields import convert, read_text
 from kernelderby.store.files import inside, read_bytes, write_whole
@@ -55,23 +57,21 @@ def pack_blobs(
 def changes_of(catalog: Catalog, definition: Definition, workloads: list[Workload], check: bool) -> list[str]:
     import safetensors.torch  # noqa: F401 - with torch: what is missing here is no fault of the definition
 
-    from kernelderby.measure.judge.definition import load_definition_module
-
     changes: list[str] = []
     costs: dict[str, dict[str, Any]] = {}
     uncounted: list[str] = []
-    with _blamed(definition, "does not load"):
+    with blamed_on(definition, "does not load:"):
         module = load_definition_module(definition)
     for workload in workloads:
         if definition.source_path is None:
             tensors = _fetched(catalog.root, workload)
         else:
-            with _blamed(definition, f"generate_inputs: workload {workload.uuid}"):
+            with blamed_on(definition, f"generate_inputs: workload {workload.uuid}:"):
                 tensors = _generated(definition, module, workload)
             if not check:
                 changes += _write_blobs(catalog.root, definition, workload, tensors)
         try:
-            with _blamed(definition, f"count_cost: workload {workload.uuid}"):
+            with blamed_on(definition, f"count_cost: workload {workload.uuid}:"):
                 costs[workload.uuid] = count(definition, module, workload, tensors, definition.sizes(workload.axes))
         except Uncountable as error:
             uncounted.append(str(error))
@@ -83,22 +83,8 @@ def changes_of(catalog: Catalog, definition: Definition, workloads: list[Workloa
     return changes + _write_costs(catalog.workloads_path(definition.name), costs, check)
 
 
-@contextmanager
-def _blamed(definition: Definition, what: str) -> Iterator[None]:
-    """Whatever the definition's own code raises is its fault, in one line."""
-    try:
-        yield
-    except (DerbyError, Uncountable, KeyboardInterrupt):
-        raise
-    except BaseException as error:  # SystemExit and GeneratorExit too: nothing of it is meant for us  # noqa: BLE001
-        told = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        raise DerbyError(f"{definition.place}: {what}: {told}; mend it") from None
-
-
 def _fetched(root: Path, workload: Workload) -> dict[str, Any]:
     """The tensors of a foreign workload that lie in its files; without those that were not fetched."""
-    from kernelderby.measure.judge.inputs import read_tensor
-
     found = {}
     for name, spec in workload.inputs.items():
         if spec["type"] == "safetensors" and (root / spec["path"]).is_file():
@@ -121,8 +107,6 @@ def _generated(definition: Definition, module: ModuleType, workload: Workload) -
 
 def generate(definition: Definition, module: ModuleType, workload: Workload, sizes: dict[str, int]) -> dict[str, Any]:
     """What generate_inputs gives on the CPU; nothing without one. sizes: of every axis. What it raises goes through."""
-    import torch
-
     make = getattr(module, definition.custom_inputs_entrypoint or "generate_inputs", None)
     values = {**sizes, **workload.scalars, **workload.generator, "seed": workload.seed}
     tensors: dict[str, Any] = make(values, torch.device("cpu")) if make else {}
@@ -177,7 +161,7 @@ def count(
     of every axis. Uncountable where that does not tell."""
     counted = getattr(module, "count_cost", None)
     if counted is None:
-        from kernelderby.measure.judge.counting import counted_cost
+        from kernelderby.measure.judge.counting import counted_cost  # torch's counter of flops imports triton
 
         for name, spec in workload.inputs.items():
             if spec["type"] == "safetensors" and name not in tensors:
@@ -185,7 +169,7 @@ def count(
         return counted_cost(definition, module, sizes, workload.scalars, tensors)
     found: dict[str, Any] = counted(sizes, {**tensors, **workload.scalars})
     where = f"{definition.source_path}: count_cost: workload {workload.uuid}"
-    convert(where, found, CountedCost)
+    convert(where, found, Cost)
     return found
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 from kernelderby.measure.judge.checksums import checksum
 from kernelderby.measure.judge.correctness import POISON, Outputs, still_poisoned, synchronize
 from kernelderby.measure.judge.draws import NORMAL, ODD_ROWS, Draw, bounded, told
-from kernelderby.measure.judge.exchange import Exchange, unchanged
+from kernelderby.measure.judge.exchange import Exchange, expect_passed, unchanged
 from kernelderby.measure.judge.mismatch import look_closer
 from kernelderby.measure.wire.replies import Verdict, Wrong
 from kernelderby.rows.measurement import Status
@@ -18,78 +17,67 @@ from kernelderby.store.counts import counted
 _LOOKED_AT = (Status.WRONG_VALUES, Status.NOT_A_NUMBER)
 
 
-@dataclass(slots=True)
-class _Round:
-    """One call of the check, and everything there is to say about it."""
-
-    verdict: Verdict
-    checksum: dict[str, int]
-    unwritten: Outputs
-
-
 class CheckRounds:
-    """repeats: whether the same contents gave the same bits; None where not. reference_seconds: of the last round.
-    why: of the first round that was wrong, in lines, with looks_closer alone; dump: the file that gets its tensors."""
+    """repeats: whether the same contents gave the same bits; None where not. why: of the first round that was wrong, in
+    lines, with looks_closer alone; dump: the file that gets its tensors."""
 
-    def __init__(self, exchange: Exchange, looks_closer: bool = False, dump: Path | None = None) -> None:
+    def __init__(self, exchange: Exchange, looks_closer: bool, dump: Path | None) -> None:
         self._exchange = exchange
         self._looks_closer, self._dump = looks_closer, dump
         self.why: tuple[str, ...] = ()
         self.repeats: bool | None = None
-        self.reference_seconds = 0.0
 
     def verdict(self) -> Verdict:
         """Two calls on the same buffers with different contents, one for each of INPUT_DRAWS, and one of odd rows. An
         exception of the solution's goes through."""
         exchange = self._exchange
         try:
-            first = self._round(0, 0, POISON[0])
-            self.repeats = exchange.again("eager", 0, POISON[1]) == first.checksum or None
-            second = self._round(0, 1, POISON[1])
-            unwritten = sum(int((first.unwritten[name] & second.unwritten[name]).sum()) for name in first.unwritten)
-            if unwritten:
+            first, first_sums, first_left = self._round(0, 0, POISON[0])
+            self.repeats = exchange.again("eager", 0, POISON[1]) == first_sums or None
+            second, second_sums, second_left = self._round(0, 1, POISON[1])
+            if unwritten := sum(int((first_left[name] & second_left[name]).sum()) for name in first_left):
                 elements = sum(tensor.numel() for tensor in exchange.sets[0].outputs.values())
                 return Verdict(
                     Status.UNWRITTEN,
                     f"{unwritten} of {counted(elements, 'output element was', 'output elements were')} never written",
-                    first.verdict.correctness,
+                    first.correctness,
                 )
-            if first.verdict.status is not Status.PASSED:
-                is_wrong = second.verdict.status is not Status.PASSED
-                also = (
-                    "wrong with other contents too" if is_wrong else "right with other contents: it depends on the draw"
-                )
+            if first.status is not Status.PASSED:
+                is_wrong = second.status is not Status.PASSED
+                also = "other inputs are wrong too" if is_wrong else "other inputs are right: it depends on the draw"
                 self.why += (also,) if self.why else ()
-                return first.verdict
-            if second.verdict.status is Status.PASSED:
-                return self._drawn() or first.verdict
-            if first.checksum == second.checksum or self._right_elsewhere():
+                return first
+            if second.status is Status.PASSED:
+                self._expect_drawn_passed()
+                return first
+            if first_sums == second_sums or self._right_elsewhere():
                 return Verdict(
                     Status.STALE_OUTPUT,
-                    f"right at first, wrong once the same addresses held new contents ({second.verdict.message})",
-                    second.verdict.correctness,
+                    f"right at first, wrong once the same addresses held new contents ({second.message})",
+                    second.correctness,
                 )
-            return second.verdict
+            return second
         except Wrong as wrong:
             return wrong.verdict
 
-    def _drawn(self) -> Verdict | None:
-        """The first verdict that is none of passed, of a round for each of the definition's INPUT_DRAWS and one of
-        odd rows: inputs so small, large or skewed that what normal numbers hide decides. None where all pass."""
+    def _expect_drawn_passed(self) -> None:
+        """Wrong at the first one that does not pass, of a round for each of the definition's INPUT_DRAWS and one of odd
+        rows: inputs so small, large or skewed that what normal numbers hide decides."""
         for number, draw in enumerate((*getattr(self._exchange.module, "INPUT_DRAWS", ()), ODD_ROWS)):
-            verdict = self._round(0, 2 + number, POISON[number % 2], draw).verdict
-            if verdict.status is not Status.PASSED:
-                return Verdict(verdict.status, f"with {told(draw)}: {verdict.message}", verdict.correctness)
-        return None
+            verdict, *_ = self._round(0, 2 + number, POISON[number % 2], draw)
+            expect_passed(verdict, f"with {told(draw)}")
 
     def _right_elsewhere(self) -> bool:
         """Whether these contents give the right output at other addresses: this tells stale from wrong."""
         try:
-            return self._round(1, 1, POISON[0]).verdict.status is Status.PASSED
+            return self._round(1, 1, POISON[0])[0].status is Status.PASSED
         except Wrong:
             return False
 
-    def _round(self, which: int, variant: int, byte: int, draw: Draw = NORMAL) -> _Round:
+    def _round(
+        self, which: int, variant: int, byte: int, draw: Draw = NORMAL
+    ) -> tuple[Verdict, dict[str, int], Outputs]:
+        """One call: its verdict, the checksums of its outputs, and masks of their elements that are still poison."""
         exchange, device = self._exchange, self._exchange.maker.device
         inputs, outputs = exchange.sets[which].inputs, exchange.sets[which].outputs
         own = exchange.write(which, lambda into: exchange.maker.write(into, variant, draw=draw))
@@ -107,5 +95,5 @@ class CheckRounds:
         if verdict.status in _LOOKED_AT and self._looks_closer and not self.why:
             self.why = look_closer(definition, exchange.module, inputs, snapshot, self._dump)
         synchronize(device)
-        self.reference_seconds = max(time.monotonic() - start, exchange.references.seconds)
-        return _Round(verdict, checksum(snapshot), unwritten)
+        exchange.reference_seconds = max(time.monotonic() - start, exchange.references.seconds)
+        return verdict, checksum(snapshot), unwritten

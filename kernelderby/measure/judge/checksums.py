@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -30,37 +30,24 @@ def checksum(inputs: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _checksum(tensor: torch.Tensor) -> int:
-    return checksum_of_pieces([tensor], tensor.nbytes)
-
-
-def checksum_of_pieces(pieces: Iterable[torch.Tensor], nbytes: int) -> int:
-    """The checksum of a tensor of so many bytes that comes in pieces, in order. Each but the last has whole words."""
-    total = start = 0
-    for piece in pieces:
-        words = bytes_of(piece)
-        if nbytes % 4 == 0:  # by the size alone: the same contents lie elsewhere, too
-            words = (words if words.data_ptr() % 4 == 0 else words.clone()).view(torch.int32)
-        while words.numel():
-            numbers = _odd_numbers(start, words.numel(), words.device)
-            part, words = words[: len(numbers)], words[len(numbers) :]
-            total += int((part.to(torch.int64) * numbers).sum()) * _of_chunk(start // CHUNK)
-            start += len(numbers)
+    words, total = bytes_of(tensor), 0
+    if tensor.nbytes % 4 == 0:  # by the size alone: the same contents lie elsewhere, too
+        words = (words if words.data_ptr() % 4 == 0 else words.clone()).view(torch.int32)
+    for number, chunk in enumerate(torch.split(words, CHUNK)):
+        total += int((chunk.to(torch.int64) * _odd_numbers(len(chunk), words.device)).sum()) * _of_chunk(number)
     return total % (1 << 64)
 
 
-def _odd_numbers(start: int, count: int, device: torch.device) -> torch.Tensor:
-    """The secret numbers of the words from `start` on, as many as lie in one chunk: each chunk has the same ones, times
-    _of_chunk()."""
-    begin = start % CHUNK
-    end = min(begin + count, CHUNK)
+def _odd_numbers(count: int, device: torch.device) -> torch.Tensor:
+    """The secret numbers of the first words of a chunk: each chunk has the same ones, times _of_chunk()."""
     with _making_odd:
         held = _odd.get(device)
-        if held is None or len(held) < end:
+        if held is None or len(held) < count:
             known = held if held is not None else torch.empty(0, dtype=torch.int64, device=device)
             generator = torch.Generator(device=device).manual_seed(_drawn(f"{device}/{len(known)}"))
-            more = torch.empty(max(end, 2 * len(known), 1 << 12) - len(known), dtype=torch.int64, device=device)
+            more = torch.empty(max(count, 2 * len(known), 1 << 12) - len(known), dtype=torch.int64, device=device)
             _odd[device] = held = torch.cat([known, more.random_(generator=generator) | 1])
-    return held[begin:end]
+    return held[:count]
 
 
 def _of_chunk(number: int) -> int:

@@ -18,13 +18,13 @@ from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_map, tree_map_only
 from torch.utils.flop_counter import flop_registry
 
 from kernelderby.catalog import Definition
-from kernelderby.measure.judge.blame import Uncountable
 from kernelderby.measure.judge.correctness import named_outputs
-from kernelderby.measure.judge.inputs import shape_of, torch_dtype
+from kernelderby.measure.judge.definition import Uncountable
+from kernelderby.measure.judge.inputs import place_of
 from kernelderby.measure.wire.replies import Wrong
 
 _KNOWN_BYTES = 4 << 20  # a random input of up to so many has contents: a routing's scores decide what follows
@@ -66,10 +66,9 @@ def counted_cost(
                 raise Uncountable(f"the number {name} is random")
             inputs[name] = scalars[name]
             continue
-        tensor = given[name] if name in given else _random(shape_of(spec, dict(sizes)), torch_dtype(spec.dtype))
-        if tensor is None:
-            tensor = counter.unknown(shape_of(spec, dict(sizes)), torch_dtype(spec.dtype))
-        inputs[name] = counter.named(name, tensor, torch_dtype(spec.dtype))
+        shape, dtype = place_of(spec, sizes)
+        tensor = given[name] if name in given else _random(shape, dtype)
+        inputs[name] = counter.named(name, counter.unknown(shape, dtype) if tensor is None else tensor, dtype)
     try:
         with torch.no_grad(), counter:
             returned = module.run(*inputs.values())
@@ -81,7 +80,7 @@ def counted_cost(
     except Exception as error:  # the definition's own code
         raise Uncountable(" ".join(f"{type(error).__name__}: {error}".split())[:200]) from error
     counter.returned(outputs.values())
-    places = [(shape_of(spec, dict(sizes)), torch_dtype(spec.dtype)) for spec in definition.outputs.values()]
+    places = [place_of(spec, sizes) for spec in definition.outputs.values()]
     written = sum(math.prod(shape) * dtype.itemsize for shape, dtype in places)
     return {"flops": counter.flops(), "bytes_read": counter.bytes_read(), "bytes_written": written, "counted": True}
 
@@ -168,7 +167,7 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
             args = (args[0], [self._places(each) for each in args[1]], *args[2:])
         out = func(*tree_map(_shape_alone, args), **tree_map(_shape_alone, kwargs))
         if not func._schema.is_mutable:
-            return tree_map(self._without_contents, out)
+            return tree_map_only(torch.Tensor, lambda each: self.unknown(tuple(each.shape), each.dtype), out)
         changed = [
             given
             for given, argument in zip(args, func._schema.arguments, strict=False)
@@ -189,15 +188,11 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise Uncountable("its reference selects by a mask of several axes")
         return index.nonzero()[:, 0]
 
-    def _without_contents(self, value: Any) -> Any:
-        return self.unknown(tuple(value.shape), value.dtype) if isinstance(value, torch.Tensor) else value
-
     def _is_unknown(self, tensor: torch.Tensor) -> bool:
         return tensor.untyped_storage()._cdata in self._unknown
 
     def _origin(self, tensor: torch.Tensor) -> _Origin | None:
-        found: _Origin | None = self._origins.get(tensor)
-        return found
+        return self._origins.get(tensor)  # type: ignore[no-any-return]
 
     def _multiplied(self, tensors: list[torch.Tensor]) -> torch.dtype:
         found = [origin.dtype for each in tensors[:3] if (origin := self._origin(each))]
@@ -205,44 +200,35 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return min(floating or found or [torch.float32], key=lambda dtype: dtype.itemsize)
 
     def _follow(
-        self,
-        func: Any,
-        tensors: list[torch.Tensor],
-        out: Any,
-        first: torch.Tensor | None,
-        multiplied: bool,
+        self, func: Any, tensors: list[torch.Tensor], out: Any, first: torch.Tensor | None, multiplied: bool
     ) -> None:
         """What the results come from, and which inputs were read for them."""
         packet = func._overloadpacket
         if first is None or not tensors:
             self._reads(None, tensors, None)
             return
-        aliased = self._origin(tensors[0])
-        is_same = (func.is_view or packet in _COPIES) and aliased is not None
-        if is_same and aliased is not None:
-            for each in _flat(out):
-                if isinstance(each, torch.Tensor):
-                    self._origins[each] = aliased
+        made = [each for each in _flat(out) if isinstance(each, torch.Tensor)]
+        if (func.is_view or packet in _COPIES) and (aliased := self._origin(tensors[0])) is not None:
+            for each in made:
+                self._origins[each] = aliased
             return
         self._reads(packet, tensors, first)
         known = [origin for each in tensors if (origin := self._origin(each))]
         largest = max(known, key=lambda each: (each.dtype.is_floating_point, each.numel), default=None)
         dtype = self._multiplied(tensors) if multiplied else largest.dtype if largest else first.dtype
         if not multiplied and first.dtype.is_floating_point:
-            worked = tensors[0].numel() if packet in _REDUCTIONS else 0
-            worked = first.numel() if torch.Tag.pointwise in func.tags and packet not in _COPIES else worked
-            self._elements += worked
-        for each in _flat(out):
-            if isinstance(each, torch.Tensor) and each not in self._origins:
+            is_pointwise = torch.Tag.pointwise in func.tags and packet not in _COPIES
+            self._elements += first.numel() if is_pointwise else tensors[0].numel() if packet in _REDUCTIONS else 0
+        for each in made:
+            if each not in self._origins:
                 self._origins[each] = _Origin(dtype, largest.numel if largest else each.numel())
 
     def _reads(self, packet: Any, tensors: list[torch.Tensor], out: torch.Tensor | None) -> None:
         for place, tensor in enumerate(tensors):
             origin = self._origin(tensor)
             if origin is not None and origin.input is not None:
-                is_gathered = packet in _GATHERS and place == 0 and out is not None
-                taken = out.numel() if is_gathered and out is not None else tensor.numel()
-                self._read[origin.input] = self._read.get(origin.input, 0) + taken
+                taken = out if packet in _GATHERS and place == 0 and out is not None else tensor
+                self._read[origin.input] = self._read.get(origin.input, 0) + taken.numel()
 
 
 def _shape_alone(value: Any) -> Any:

@@ -1,9 +1,13 @@
-"""A definition's own code: the module with its reference, loaded once in a process."""
+"""A definition's own code: its module, loaded once in a process, and errors that are never a solution's fault."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import ModuleType
+
+import torch
 
 from kernelderby.catalog import Definition
 from kernelderby.errors import DerbyError
@@ -12,8 +16,32 @@ from kernelderby.measure.wire.sources import import_file, write_once
 _modules: dict[str, ModuleType] = {}
 
 
+class DefinitionFailed(DerbyError):
+    """A definition's reference or generator fails; no solution can be judged by it."""
+
+
+class Uncountable(Exception):
+    """Why the work of a reference cannot be told from its shapes."""
+
+
+@contextmanager
+def blamed_on(definition: Definition, what: str) -> Iterator[None]:
+    """DefinitionFailed for whatever is raised inside, sys.exit() too: the definition, `what` ("run raises"), the error.
+    Memory that runs out does so by the case's size, and goes through; so does a signal to this process."""
+    try:
+        yield
+    except (MemoryError, torch.OutOfMemoryError, KeyboardInterrupt, DerbyError, Uncountable):
+        raise
+    except BaseException as error:
+        if isinstance(error, SystemExit) and type(error) is not SystemExit:  # cli/signals.py: Signalled
+            raise
+        message = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        raise DefinitionFailed(f"{definition.place}: {what} {message}; mend the definition") from error
+
+
 def load_definition_module(definition: Definition) -> ModuleType:
-    """The module with run() and, in our own sets, generate_inputs(), count_cost() and SMALL_AXES."""
+    """The module with run() and, in our own sets, generate_inputs(), count_cost() and SMALL_AXES. Whatever its code
+    raises goes through."""
     if definition.source_path is not None:
         return import_file(definition.source_path, f"kernelderby_definition_{definition.name}")
     digest = hashlib.sha256(definition.reference.encode()).hexdigest()[:16]
@@ -21,19 +49,9 @@ def load_definition_module(definition: Definition) -> ModuleType:
     return import_file(folder / "reference.py", f"kernelderby_definition_{definition.name}")
 
 
-def definition_module(definition: Definition) -> ModuleType:
-    """Its code, loaded once in this process. Whatever that raises goes through."""
-    if str(definition.path) not in _modules:
-        _modules[str(definition.path)] = load_definition_module(definition)
-    return _modules[str(definition.path)]
-
-
 def module_of(definition: Definition) -> ModuleType:
-    """The same. DerbyError in one line where it does not load."""
-    try:
-        return definition_module(definition)
-    except DerbyError:
-        raise
-    except (Exception, SystemExit) as error:
-        said = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-        raise DerbyError(f"{definition.place}: does not load: {said}; mend the definition") from error
+    """The same, loaded once in this process. DefinitionFailed where it does not load."""
+    if str(definition.path) not in _modules:
+        with blamed_on(definition, "does not load:"):
+            _modules[str(definition.path)] = load_definition_module(definition)
+    return _modules[str(definition.path)]

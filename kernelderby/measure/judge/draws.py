@@ -1,4 +1,4 @@
-"""Inputs other than normal numbers, for one more round of the check each: what a definition's INPUT_DRAWS says.
+"""Inputs other than normal numbers, for one more round of the check each: a definition's INPUT_DRAWS.
 
 A draw is a dict. The name of an input goes with a factor, "plus N" or "same" (every element as the first); any other
 name is a value for generate_inputs, such as {"routing": "few"}.
@@ -12,10 +12,11 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
+from msgspec import structs
 
 from kernelderby.catalog import Definition
-from kernelderby.measure.judge.blame import DefinitionFailed
 from kernelderby.measure.judge.checksums import bytes_of
+from kernelderby.measure.judge.definition import DefinitionFailed
 
 Draw = Mapping[str, float | str]
 NORMAL: Draw = MappingProxyType({})
@@ -44,7 +45,7 @@ def bounded(definition: Definition, draw: Draw) -> Definition:
     if draw is not ODD_ROWS:
         return definition
     return replace(
-        definition, tolerances=tuple(replace(each, atol=each.atol * _LARGE) for each in definition.tolerances)
+        definition, tolerances=tuple(structs.replace(each, atol=each.atol * _LARGE) for each in definition.tolerances)
     )
 
 

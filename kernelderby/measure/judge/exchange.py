@@ -1,81 +1,110 @@
-"""What judge and solution share: sets of inputs and outputs at different addresses, and the hands that work on them.
+"""Shared by judge and solution: sets of inputs and outputs at different addresses, and the hands that work on them.
 
-The judge owns all memory that counts (wire.shared.BufferSet). The solution runs elsewhere (worker.hands.Hands, in
-another process wire.remote.RemoteHands), sees these buffers and nothing else.
+The judge owns all memory that counts (wire.shared.BufferSet). The solution runs elsewhere (behind
+wire.remote.RemoteHands in another process, in tests behind its like, worker.hands.Hands), sees these buffers and
+nothing else.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+import secrets
+import time
+from collections.abc import Callable, Mapping
 from functools import partial
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from kernelderby.catalog import Definition
-from kernelderby.measure.clock.spans import Spans
-from kernelderby.measure.clock.timing import Call
 from kernelderby.measure.judge.checksums import bytes_of, changed_inputs, checksum
-from kernelderby.measure.judge.correctness import POISON, Outputs, judge, make_ready, some_rows, synchronize
+from kernelderby.measure.judge.correctness import (
+    POISON,
+    Outputs,
+    judge,
+    make_ready,
+    reference_outputs,
+    some_rows,
+    synchronize,
+)
 from kernelderby.measure.judge.inputs import InputMaker
-from kernelderby.measure.judge.references import References
-from kernelderby.measure.wire.replies import SetUpTaken, Verdict, Wrong
+from kernelderby.measure.wire.remote import RemoteHands
+from kernelderby.measure.wire.replies import Verdict, Wrong
 from kernelderby.measure.wire.shared import BufferSet, Loan, private_set, shared_set
 from kernelderby.measure.wire.signals import Signals, signal_set
 from kernelderby.rows.measurement import Status
 
 INPUT_SETS = 2  # different contents at different addresses
 PASSED = Verdict(Status.PASSED)
-
 WHILE_TIMED = "while timed it wrote into its input"
+COMPARING_SECONDS = 0.02  # of references for calls by the judge's clock; one call at least
+_KEPT_BYTES = 1 << 30  # of references
+_OF_MEMORY = 64  # and no more than this part of a GPU's
 
 
-class HandsLike(Protocol):
-    """worker.hands.Hands, or wire.remote.RemoteHands for one in another process."""
+class References:
+    """The reference's outputs of one case, computed once for all who race: they are compared on the same contents.
+    seconds: what the last one took to compute."""
 
-    def attach(self, sets: list[BufferSet], signals: Signals) -> None: ...
-    def set_up(self, which: int) -> SetUpTaken | None: ...
-    def call(self, which: int) -> None: ...
-    def capture(self) -> None: ...
-    def drop_graphs(self) -> None: ...
-    def replay(self, which: int) -> None: ...
-    def overtake(self, larger: BufferSet) -> None: ...
-    def overwritten(self) -> int: ...
-    def spans(self, kind: str, iterations: int, before: Call, after: Call) -> Spans: ...
-    def extend(self, sets: list[BufferSet]) -> None: ...
-    def batch(self, kind: str, count: int) -> None: ...
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._kept: dict[frozenset[tuple[str, int]], Outputs] = {}
+        self._nbytes = 0
+        self.redraw()
 
+    def of(
+        self, definition: Definition, module: ModuleType, inputs: dict[str, Any], sums: Mapping[str, int]
+    ) -> Outputs:
+        """sums: checksums of all tensors among the inputs. What is kept is a copy: a reference may give back its
+        inputs, and those are written over."""
+        contents = frozenset(sums.items())
+        if contents in self._kept:
+            return self._kept[contents]
+        start = time.monotonic()
+        found = reference_outputs(definition, module, inputs)
+        nbytes, device = sum(tensor.nbytes for tensor in found.values()), next(iter(found.values())).device
+        most = _KEPT_BYTES
+        if device.type == "cuda":
+            most = min(most, int(torch.cuda.get_device_properties(device).total_memory) // _OF_MEMORY)
+        while self._kept and self._nbytes + nbytes > most:
+            self._nbytes -= sum(tensor.nbytes for tensor in self._kept.pop(next(iter(self._kept))).values())
+        if nbytes <= most:
+            self._kept[contents] = {name: tensor.clone() for name, tensor in found.items()}
+            self._nbytes += nbytes
+        self.seconds = time.monotonic() - start
+        return found
 
-class RelayHands(Protocol):
-    """wire.remote.RemoteHands: in a process that works while the judge does."""
+    def drawn(self, name: str, iterations: int) -> list[int]:
+        """The calls of a series in the order in which they are compared, the same for all who race, each order as
+        likely as any other."""
+        return random.Random(f"{self._token}/{name}").sample(range(iterations), iterations)
 
-    def relay(
-        self, kind: str, count: int, drive: Callable[[], None], release: Callable[[], None], waits: bool
-    ) -> bool: ...
-    def still(self) -> AbstractContextManager[None]: ...
-    def lives(self) -> bool: ...
+    def clear(self) -> None:
+        self._kept, self._nbytes = {}, 0
+
+    def redraw(self) -> None:
+        """Once somebody is out: another solution could see that, and know of a call that is compared."""
+        self._token = secrets.token_hex(16)
 
 
 class Exchange:
     """sets: of timed calls. every: these, and the further ones of batches. in_place: of the solution. shared: the
-    hands are in another process. references: of all who race on this case."""
+    hands are in another process. references: of all who race on this case. reference_seconds: what one takes."""
 
     def __init__(
         self,
         definition: Definition,
         module: ModuleType,
         maker: InputMaker,
-        hands: HandsLike,
-        in_place: dict[str, str],
-        shared: bool,
+        hands: RemoteHands,
+        in_place: dict[str, str] | None = None,
+        shared: bool = True,
         references: References | None = None,
     ) -> None:
         self.definition, self.module, self.maker, self.hands = definition, module, maker, hands
-        self.references = references or References()
-        self.in_place = in_place
+        self.references, self.reference_seconds = references or References(), 0.0
+        self.in_place = in_place or {}
         self.random = random.SystemRandom()  # which calls are compared is nothing that a seed could tell
         self.stays: list[dict[str, int]] = []  # checksums of the inputs that a turn's calls share, of each set
         self._own: list[dict[str, Any]] = []  # the same contents in memory that nobody else reaches
@@ -106,7 +135,7 @@ class Exchange:
                 loan = Loan(number % len(self.sets), self.sets[number % len(self.sets)].inputs, constants)
                 each = self._make(places, self.maker.output_places(), self.maker.device, loan)
                 more.append(each)
-                self.maker.rewrite(each.inputs, 0)
+                self.maker.write(each.inputs, constants=False)
         except (MemoryError, torch.OutOfMemoryError):
             more.pop().release() if more else None
         if more:
@@ -120,6 +149,10 @@ class Exchange:
         for each in (*(self.every or self.sets), self.signals.buffers):
             each.release()
         self.sets, self.every, self._own = [], [], []
+
+    def affordable(self, seconds: float, most: int) -> int:
+        """How many whole references take so long; one at least."""
+        return max(1, min(most, int(seconds / max(self.reference_seconds, 1e-6))))
 
     def write(self, which: int, contents: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
         """Contents into memory of the judge's own, and from there into a set. Gives the judge's: the reference reads
@@ -137,12 +170,8 @@ class Exchange:
         """The contents that a turn's calls share, by a variant for each set. whole: the generated inputs, too."""
         maker, self.stays = self.maker, []
         for which, variant in enumerate(variants):
-            own = self.write(
-                which,
-                partial(maker.write, variant=0, random_variant=variant)
-                if whole
-                else partial(maker.refill_random, variant=variant),
-            )
+            everything = partial(maker.write, variant=0, random_variant=variant)
+            own = self.write(which, everything if whole else partial(maker.refill_random, variant=variant))
             self.stays.append(checksum({name: own[name] for name in maker.steady}))
 
     def expected_inputs(self, which: int, variant: str) -> dict[str, Any]:
@@ -175,10 +204,7 @@ class Exchange:
         """Another call on the contents that lie there; the checksums of what it left."""
         self.ready(which, byte)
         synchronize(self.maker.device)
-        if kind == "eager":
-            self.hands.call(which)
-        else:
-            self.hands.replay(which)
+        (self.hands.call if kind == "eager" else self.hands.replay)(which)
         return checksum(self.sets[which].outputs)
 
     def judged(
@@ -209,8 +235,13 @@ class Exchange:
         )
 
 
+def expect_passed(verdict: Verdict, what: str) -> None:
+    """Wrong, with `what` before its message, for any other verdict."""
+    if verdict.status is not Status.PASSED:
+        raise Wrong.of(Verdict(verdict.status, f"{what}: {verdict.message}", verdict.correctness))
+
+
 def unchanged(before: dict[str, int], inputs: dict[str, Any], what: str) -> None:
     """Wrong where an input has another checksum."""
-    changed = changed_inputs(before, inputs)
-    if changed:
+    if changed := changed_inputs(before, inputs):
         raise Wrong(Status.INPUT_CHANGED, f"{what} {', '.join(changed)}")

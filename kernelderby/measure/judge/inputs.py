@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import Any
@@ -14,10 +14,10 @@ import torch
 
 from kernelderby.catalog import Definition, TensorSpec
 from kernelderby.measure.judge import draws
-from kernelderby.measure.judge.blame import DefinitionFailed, blamed_on
 from kernelderby.measure.judge.cases import Case
 from kernelderby.measure.judge.checksums import bytes_of
-from kernelderby.measure.wire.shared import Place
+from kernelderby.measure.judge.definition import DefinitionFailed, blamed_on
+from kernelderby.measure.wire.shared import Place, private_set
 
 # Values of random integers, [low, high), as flashinfer-bench 0.1.2 draws them (bench/utils.py).
 INTEGER_RANGE = {
@@ -46,9 +46,13 @@ def torch_dtype(name: str) -> torch.dtype:
     return dtype
 
 
-def shape_of(spec: TensorSpec, sizes: dict[str, int]) -> tuple[int, ...]:
+def shape_of(spec: TensorSpec, sizes: Mapping[str, int]) -> tuple[int, ...]:
     """() of a plain number."""
     return tuple(sizes[axis] for axis in spec.shape or ())
+
+
+def place_of(spec: TensorSpec, sizes: Mapping[str, int]) -> Place:
+    return shape_of(spec, sizes), torch_dtype(spec.dtype)
 
 
 class InputMaker:
@@ -83,7 +87,7 @@ class InputMaker:
                 self._fill(name, number, 0)
                 places[name] = number.item()
             else:
-                places[name] = shape_of(spec, self.case.sizes), torch_dtype(spec.dtype)
+                places[name] = place_of(spec, self.case.sizes)
         tensors = {name: place for name, place in places.items() if isinstance(place, tuple)}
         size_of = {name: math.prod(shape) * dtype.itemsize for name, (shape, dtype) in tensors.items()}
         constant = set(self.definition.constants)
@@ -101,20 +105,14 @@ class InputMaker:
 
     def output_places(self) -> dict[str, Place]:
         """The same of the outputs."""
-        return {
-            name: (shape_of(spec, self.case.sizes), torch_dtype(spec.dtype))
-            for name, spec in self.definition.outputs.items()
-        }
+        return {name: place_of(spec, self.case.sizes) for name, spec in self.definition.outputs.items()}
 
     def make(self, variant: int = 0, random_variant: int | None = None) -> dict[str, Any]:
         """Every input in the definition's order: new tensors on the device, plain numbers for scalars.
 
         random_variant: other contents for the random tensors only, so that the work (the routing, say) stays the same.
         """
-        inputs = {
-            name: torch.empty(place[0], dtype=place[1], device=self.device) if isinstance(place, tuple) else place
-            for name, place in self.places().items()
-        }
+        inputs = private_set(self.places(), {}, self.device).inputs
         self.write(inputs, variant, random_variant)
         return inputs
 
@@ -146,12 +144,6 @@ class InputMaker:
         are next to nothing, of the generated ones. The same variant always gives the same contents."""
         if self._generates:
             self._copy_given(inputs, self._generated_variant(variant), self.definition.constants)
-        for name in self._changing:
-            self._fill(name, inputs[name], variant)
-
-    def rewrite(self, inputs: dict[str, Any], variant: int) -> None:
-        """Writes what make(variant) gives, without the constants, into the tensors that make() made."""
-        self._copy_given(inputs, variant, self.definition.constants)
         for name in self._changing:
             self._fill(name, inputs[name], variant)
 
@@ -190,29 +182,19 @@ class InputMaker:
             # The published contents are seeded by the uuid, which everybody knows; others by the secret, where is one.
             hidden = bool(variant) and bool(self._secret)
             seed = self._number("generated", variant) if hidden or isinstance(variant, str) else case.seed + variant
-            with blamed_on(self.definition, getattr(self._generate, "__name__", "generate_inputs")):
+            with blamed_on(self.definition, f"{getattr(self._generate, '__name__', 'generate_inputs')} raises"):
                 values = {**case.sizes, **case.scalars, **case.generator, **further, "seed": seed}
                 return {name: tensor.to(self.device) for name, tensor in self._generate(values, self.device).items()}
         return {name: read_tensor(self.root, where).to(self.device) for name, where in case.files.items()}
 
     def _fill(self, name: str, tensor: torch.Tensor, variant: int | str) -> None:
-        flat, start = tensor.view(-1), 0
-        for piece in self._pieces(name, flat.numel(), tensor.dtype, variant):
-            bytes_of(flat[start : start + len(piece)]).copy_(bytes_of(piece))  # not every type has a copy
-            start += len(piece)
-
-    def _pieces(self, name: str, count: int, dtype: torch.dtype, variant: int | str) -> Iterator[torch.Tensor]:
-        """Random contents in memory of the judge's own, which is written over for the next piece: whoever writes them
-        and whoever sums them up gets the same ones."""
-        generator = self._generator(name, variant)
-        held = torch.empty(min(CHUNK, count), dtype=dtype, device=self.device)
-        for start in range(0, count, CHUNK):
-            piece = held[: min(CHUNK, count - start)]
+        """Random contents, by way of memory of the judge's own, which is written over for the next piece."""
+        generator = torch.Generator(device=self.device).manual_seed(self._number(name, variant))
+        held = torch.empty(min(CHUNK, tensor.numel()), dtype=tensor.dtype, device=self.device)
+        for flat in torch.split(tensor.view(-1), CHUNK):
+            piece = held[: len(flat)]
             _fill_random(piece, generator)
-            yield piece
-
-    def _generator(self, name: str, variant: int | str) -> torch.Generator:
-        return torch.Generator(device=self.device).manual_seed(self._number(name, variant))
+            bytes_of(flat).copy_(bytes_of(piece))  # not every type has a copy
 
     def _number(self, name: str, variant: int | str) -> int:
         """A seed. By the name too: no tensor repeats another's numbers, and their order does not matter."""
@@ -236,8 +218,7 @@ def read_tensor(root: Path, where: dict[str, str]) -> torch.Tensor:
 
 
 def _verified(definition: Definition, name: str, tensor: torch.Tensor, case: Case) -> torch.Tensor:
-    spec = definition.inputs[name]
-    wanted = (shape_of(spec, case.sizes), torch_dtype(spec.dtype))
+    wanted = place_of(definition.inputs[name], case.sizes)
     if (tuple(tensor.shape), tensor.dtype) != wanted:
         raise DefinitionFailed(
             f"{definition.place}: input {name}: generated as {tuple(tensor.shape)} {tensor.dtype}, but the "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
@@ -10,12 +10,14 @@ from typing import Any
 
 import torch
 
-from kernelderby.catalog import Definition, Tolerance
-from kernelderby.measure.judge.correctness import DEFAULT_TOLERANCE, Outputs, reference_outputs
+from kernelderby.catalog import Definition
+from kernelderby.errors import DerbyError
+from kernelderby.measure.judge.correctness import DEFAULT_TOLERANCE, Outputs, differences, reference_outputs
 from kernelderby.store.counts import counted
 
 _FIRST = 4  # elements that are shown
 _TILES = (16, 32, 64, 128, 256)
+_DENSE = 0.75  # of a stretch
 _LARGEST = 1 << 27  # elements; what is larger is not looked at
 
 
@@ -36,13 +38,10 @@ def look_closer(
 def _of_output(definition: Definition, name: str, output: torch.Tensor, expected: torch.Tensor) -> Iterator[str]:
     if not expected.numel() or expected.numel() > _LARGEST or output.shape != expected.shape:
         return
-    wide = torch.float32 if expected.is_floating_point() else torch.float64
-    got, wanted = output.to(wide), expected.to(wide)
-    same = (got == wanted) | (got.isnan() & wanted.isnan())
-    error = torch.where(same, 0, (got - wanted).abs())
-    within = same.clone()
-    for each in _tolerances(definition, name)[:1]:
-        within |= (error <= each.atol) | (error <= each.rtol * (wanted.abs() + 1e-8))
+    got, wanted, absolute, relative = differences(output, expected)
+    known = definition.tolerances or (DEFAULT_TOLERANCE,)
+    first = next((each for each in known if not each.outputs or name in each.outputs), None)
+    within = (absolute <= first.atol) | (relative <= first.rtol) if first else absolute == 0
     places = (~within).nonzero()
     if not len(places):
         return
@@ -53,7 +52,7 @@ def _of_output(definition: Definition, name: str, output: torch.Tensor, expected
     for place in places[:_FIRST].tolist():
         at = tuple(place)
         yield f"  {name}[{', '.join(map(str, at))}]: got {float(got[at]):.6g}, expected {float(wanted[at]):.6g}"
-    for line in _where(name, places, expected.shape):
+    for line in _where(places, expected.shape):
         yield f"  {line}"
     if bool((got == 0).all()):
         yield "  every element of the output is 0"
@@ -63,48 +62,56 @@ def _of_output(definition: Definition, name: str, output: torch.Tensor, expected
             yield f"  every element is {float(ratio.mean()):.4g} times what is expected"
 
 
-def _where(name: str, places: torch.Tensor, shape: torch.Size) -> Iterator[str]:
+def _where(places: torch.Tensor, shape: torch.Size) -> Iterator[str]:
     """Rows, columns and tiles, where they say something."""
     for axis, size in enumerate(shape):
-        hit = sorted(set(places[:, axis].tolist()))
-        if size == 1:
-            continue
-        what = "columns" if axis == len(shape) - 1 and axis else "rows" if axis == 0 else f"axis {axis}"
-        if len(hit) == size:
-            yield f"{what}: all {size}"
-        elif hit == list(range(hit[0], hit[-1] + 1)):
-            tile = next((each for each in reversed(_TILES) if hit[0] and hit[0] % each == 0 and hit[-1] == size - 1), 0)
-            told = f", from the tile of {tile} at {hit[0]} to the end: a tail" if tile else ""
-            yield (
-                f"{what}: {hit[0]} to {hit[-1]} of {size}{told}"
-                if len(hit) > 1
-                else f"{what}: {hit[0]} of {size} alone"
-            )
-        else:
-            steps = {later - one for one, later in pairwise(hit)}
-            told = f", every {min(steps)}" if len(steps) == 1 else ""
-            few = ", ".join(map(str, hit[:6])) + (", ..." if len(hit) > 6 else "")
-            tiles = {place // 64 for place in hit}
-            told += (
-                f", in {len(tiles)} of {-(-size // 64)} tiles of 64"
-                if size > 128 and len(tiles) < -(-size // 64)
-                else ""
-            )
-            yield f"{what}: {len(hit)} of {size} ({few}){told}"
+        if size > 1:
+            what = "columns" if axis == len(shape) - 1 and axis else "rows" if axis == 0 else f"axis {axis}"
+            yield f"{what}: {_along(sorted(set(places[:, axis].tolist())), size)}"
 
 
-def _tolerances(definition: Definition, name: str) -> list[Tolerance]:
-    known = definition.tolerances or (DEFAULT_TOLERANCE,)
-    return [each for each in known if not each.outputs or name in each.outputs]
+def _along(hit: Sequence[int], size: int) -> str:
+    first, last = hit[0], hit[-1]
+    if len(hit) == size:
+        return f"all {size}"
+    if len(hit) == 1:
+        return f"{first} of {size} alone"
+    if len(hit) == (span := last - first + 1):
+        tile = next((each for each in reversed(_TILES) if first and first % each == 0 and last == size - 1), 0)
+        told = f", from the tile of {tile} at {first} to the end: a tail" if tile else ""
+        return f"{first} to {last} of {size}{told}"
+    if len(hit) >= _DENSE * span:  # the others are right by chance
+        return f"{len(hit)} of the {span} from {first} to {last} of {size}{_tiles(hit, size)}"
+    steps = {later - one for one, later in pairwise(hit)}
+    told = f", every {min(steps)}" if len(steps) == 1 else ""
+    return f"{len(hit)} of {size} ({_few(hit)}){told}{_tiles(hit, size)}"
+
+
+def _few(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers[:6])) + (", ..." if len(numbers) > 6 else "")
+
+
+def _tiles(hit: Sequence[int], size: int) -> str:
+    """Which tiles of 64, where not all of them."""
+    tiles, count = sorted({place // 64 for place in hit}), -(-size // 64)
+    if size <= 128 or len(tiles) == count:
+        return ""
+    if len(tiles) > 1 and tiles == list(range(tiles[0], tiles[-1] + 1)):
+        return f": tiles {tiles[0]} to {tiles[-1]} of {count}, each of 64"
+    return f": tile{'s' if tiles[1:] else ''} {_few(tiles)} of {count}, each of 64"
 
 
 def _write(path: Path, inputs: Mapping[str, Any], outputs: Outputs, expected: Outputs) -> None:
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     tensors = {f"input.{name}": value for name, value in inputs.items() if isinstance(value, torch.Tensor)}
     tensors |= {f"got.{name}": value for name, value in outputs.items()}
     tensors |= {f"expected.{name}": value for name, value in expected.items()}
     numbers = {f"input.{name}": str(value) for name, value in inputs.items() if not isinstance(value, torch.Tensor)}
-    save_file(
-        {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}, path, metadata=numbers
-    )
+    try:
+        save_file(
+            {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}, path, metadata=numbers
+        )
+    except (OSError, SafetensorError) as error:
+        raise DerbyError(f"--dump: {path}: {str(error).partition(': ')[2] or error}; give another path") from None

@@ -1,25 +1,34 @@
-"""The judge's side of one solution on one case: check, captured calls, timed turns, and the judge's own clock."""
+"""The judge's side of one solution on one case: check, captured calls, timed turns, and the judge's own clock.
+
+A captured call holds addresses: does a replay compute, and does it stay within its own memory once larger calls have
+been made? A solution that frees or moves what it keeps between calls leaves its graphs writing over foreign memory.
+"""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from types import ModuleType
 
-from kernelderby.catalog import Definition
+from kernelderby.catalog import Catalog, Definition
+from kernelderby.measure.clock.graphs import NotCapturable
 from kernelderby.measure.clock.spans import Spans
 from kernelderby.measure.clock.timing import Timer
-from kernelderby.measure.judge import captures
 from kernelderby.measure.judge.batch import Batches
+from kernelderby.measure.judge.cases import Case, case_of_workload
 from kernelderby.measure.judge.check import CheckRounds
-from kernelderby.measure.judge.correctness import reference_outputs, synchronize
-from kernelderby.measure.judge.exchange import PASSED, WHILE_TIMED, Exchange, HandsLike, unchanged
+from kernelderby.measure.judge.checksums import checksum
+from kernelderby.measure.judge.correctness import POISON, make_ready, reference_outputs, synchronize
+from kernelderby.measure.judge.exchange import PASSED, WHILE_TIMED, Exchange, unchanged
 from kernelderby.measure.judge.inputs import InputMaker
-from kernelderby.measure.judge.references import References
 from kernelderby.measure.judge.relay import Relay
 from kernelderby.measure.judge.series import Series
-from kernelderby.measure.wire.replies import SetUpTaken, Verdict, Wrong
+from kernelderby.measure.wire.replies import Failed, SetUpTaken, Verdict, Wrong
+from kernelderby.rows.measurement import Status
+from kernelderby.store.counts import counted
 
+_TIMES = 4  # as many output elements: more than what a solution's workspace may have to spare
 WARMUP = 3  # untimed calls: compilation happened in the check, this is for clocks and allocator
 
 
@@ -31,26 +40,12 @@ class Turn:
     eager: Spans = field(default_factory=lambda: Spans([]))
     graph: Spans | None = None
 
-    @property
-    def samples_us(self) -> list[float]:
-        return self.eager.spans_us
-
 
 class Race:
-    """in_place: of the solution. shared: the hands are in another process. taken: kind -> the spans of the rounds, for
-    other clocks to look at."""
+    """taken: kind -> the spans of the rounds, for other clocks to look at."""
 
-    def __init__(
-        self,
-        definition: Definition,
-        module: ModuleType,
-        maker: InputMaker,
-        hands: HandsLike,
-        in_place: dict[str, str] | None = None,
-        shared: bool = True,
-        references: References | None = None,
-    ) -> None:
-        self.exchange = Exchange(definition, module, maker, hands, in_place or {}, shared, references)
+    def __init__(self, exchange: Exchange) -> None:
+        self.exchange = exchange
         self.series, self.batches, self.relay = Series(self.exchange), Batches(self.exchange), Relay(self.exchange)
         self.has_graph = False
         self.why: tuple[str, ...] = ()
@@ -67,8 +62,6 @@ class Race:
         verdict = check.verdict()
         self.why = check.why
         self.series.repeats = check.repeats
-        for each in (self.series, self.batches, self.relay):
-            each.reference_seconds = check.reference_seconds
         return verdict
 
     def start(self) -> None:
@@ -80,13 +73,20 @@ class Race:
         self.setup, *_ = [exchange.hands.set_up(which) for which in range(len(exchange.sets))]
 
     def capture(self) -> None:
-        """NotCapturable with the reason."""
-        captures.capture(self.exchange)
+        """Captures the call over each set. NotCapturable with the reason; also where a replay on other contents behind
+        the same addresses is wrong, because the capture froze what the call should compute."""
+        exchange = self.exchange
+        exchange.ready_all()
+        exchange.hands.capture()
+        for which in range(len(exchange.sets)):
+            verdict = _replayed(exchange, which, variant=1)
+            if verdict.status is not Status.PASSED:
+                exchange.hands.drop_graphs()
+                raise NotCapturable(
+                    "a replay with other contents behind the same addresses is wrong, so the "
+                    f"capture froze what depends on them ({verdict.status}: {verdict.message})"
+                )
         self.has_graph = True
-
-    def overtaken(self, larger: InputMaker) -> Verdict:
-        """Whether the captured calls stay right, and within their own memory, after a larger call."""
-        return captures.overtaken(self.exchange, larger)
 
     def turn(self, number: int, iterations: int) -> Turn:
         """One round with contents of its own, timed and looked at. What the solution raises goes through."""
@@ -124,3 +124,59 @@ class Race:
         reference_outputs(exchange.definition, exchange.module, inputs)
         spans = timer.spans(lambda _: reference_outputs(exchange.definition, exchange.module, inputs), iterations)
         return sorted(spans.spans_us)[len(spans.spans_us) // 2]
+
+
+def overtaken(exchange: Exchange, larger: InputMaker) -> Verdict:
+    """Whether the captured calls stay right, and within their own memory, after a larger call."""
+    buffers = exchange.buffers(larger)
+    try:
+        larger.write(buffers.inputs)
+        make_ready(buffers.inputs, buffers.outputs, exchange.in_place, POISON[0])
+        synchronize(larger.device)
+        exchange.hands.overtake(buffers)
+    finally:
+        buffers.release()
+    after = f"a captured call, replayed after a larger one ({larger.case.label})"
+    try:
+        for which in range(len(exchange.sets)):
+            verdict = _replayed(exchange, which, variant=2)
+            if verdict.status is not Status.PASSED:
+                told = f"{after}: {verdict.status}: {verdict.message}"
+                return Verdict(Status.GRAPH_OVERTAKEN, told, verdict.correctness)
+        nbytes = exchange.hands.overwritten()
+    except Failed as failed:
+        raise Failed(Status.GRAPH_OVERTAKEN, f"{after}: {failed.message}", failed.gone) from failed
+    if nbytes:
+        return Verdict(
+            Status.GRAPH_OVERTAKEN, f"{after}, wrote into {counted(nbytes, 'byte')} that were no longer its own"
+        )
+    return PASSED
+
+
+def _replayed(exchange: Exchange, which: int, variant: int) -> Verdict:
+    """Of other contents, which the timed ones then follow again."""
+    own = exchange.write(which, partial(exchange.maker.write, variant=variant, constants=False))
+    exchange.ready(which, POISON[variant % 2])
+    synchronize(exchange.maker.device)
+    exchange.hands.replay(which)
+    verdict = exchange.compared(own, exchange.snapshot(which), checksum(own))
+    exchange.write(which, partial(exchange.maker.write, constants=False))
+    return verdict
+
+
+def larger_case(catalog: Catalog, definition: Definition, case: Case) -> Case | None:
+    """A workload of the definition with more outputs: rather _TIMES as many, rather with the case's widths, rather a
+    small one. None where the case is the largest."""
+    own = _output_elements(definition, case)
+    found = []
+    for workload in catalog.workloads(definition.name):
+        other = case_of_workload(definition, workload)
+        elements = _output_elements(definition, other)
+        if elements > own:
+            same = sum(other.sizes[axis] == case.sizes[axis] for axis in definition.axes)
+            found.append(((elements < _TIMES * own, -same, elements), other))
+    return min(found, key=lambda each: each[0])[1] if found else None
+
+
+def _output_elements(definition: Definition, case: Case) -> int:
+    return sum(math.prod(case.sizes[axis] for axis in spec.shape or ()) for spec in definition.outputs.values())

@@ -10,20 +10,21 @@ in the same way, over the same buffers, with a process that holds no solution (t
 
 from __future__ import annotations
 
+import functools
 import math
 import statistics
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
-from typing import cast
 
 import torch
 
+from kernelderby.measure.clock.timing import flush_bytes
 from kernelderby.measure.judge.checksums import bytes_of
-from kernelderby.measure.judge.correctness import POISON, Outputs, synchronize
-from kernelderby.measure.judge.exchange import Exchange, RelayHands
-from kernelderby.measure.judge.flush import evict_inputs, is_busy
-from kernelderby.measure.wire.replies import Failed, Verdict, Wrong
+from kernelderby.measure.judge.correctness import POISON, synchronize
+from kernelderby.measure.judge.exchange import COMPARING_SECONDS, Exchange, expect_passed
+from kernelderby.measure.wire.remote import RemoteHands
+from kernelderby.measure.wire.replies import Failed
 from kernelderby.measure.wire.signals import Signals
 from kernelderby.rows.measurement import Status
 
@@ -34,7 +35,8 @@ _OF_MARGIN = 8  # a median may be off by this part of the margin
 _WAKES_US = 60.0  # until a host that waits for its GPU has noticed, and has launched what comes next
 _AHEAD = 2  # flushes, while which the judge's host enqueues what is timed: no gap of its own is in it
 _REST_SECONDS = 2  # what a process has launched before it stood still
-_COMPARING_SECONDS = 0.02  # of references for the calls of one solution; one call at least
+_PROBES = 9
+_IDLE_US = 120  # a kernel of the judge's takes 13 to 30 us on an idle H200; behind another process 270 us to 1.3 ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,7 @@ class Pacemaker:
     """A process without a solution. empty_us: kind -> what its call takes by the protocol's timer. slack: kind -> by
     how much this clock was longer than that timer, for a copy that the judge trusts."""
 
-    hands: RelayHands
+    hands: RemoteHands
     signals: Signals
     empty_us: dict[str, float]
     slack: dict[str, Slack] = field(default_factory=dict)
@@ -104,27 +106,25 @@ def _spread(values: Sequence[float]) -> float:
 
 
 class Relay:
-    """The single calls of one solution. reference_seconds: what one reference takes."""
+    """The single calls of one solution."""
 
     def __init__(self, exchange: Exchange) -> None:
-        self._exchange = exchange
-        self._made = 0
+        self._exchange, self._made = exchange, 0
         self._blocks: set[tuple[int, str]] = set()  # hands and kind whose calls wait for their contents on the host
-        self.reference_seconds = 0.0
 
     def relayed(self, pace: Pacemaker, kind: str, margin_us: float, copy_us: float = 0.0) -> Relayed:
         """Wrong where a compared call is. Failed where the worker ends or is late. copy_us: of the outputs that a
         solution returns, which its worker copies. While the pace is taken its process stands still, and what it has
         launched is waited for: whoever slows the pace would gain. Infinitely unsure where the GPU does not come to
         rest."""
-        exchange, hands = self._exchange, cast(RelayHands, self._exchange.hands)
+        exchange, hands = self._exchange, self._exchange.hands
         with hands.still():
             if not self._comes_to_rest():
                 return Relayed(0.0, math.inf)
             before = self.us(pace.hands, pace.signals, kind, _FIRST)
         count = calls_for(margin_us, before)
-        compared = max(1, min(count, int(_COMPARING_SECONDS / max(self.reference_seconds, 1e-6))))
-        theirs = self.us(hands, exchange.signals, kind, count, exchange.random.sample(range(count), compared))
+        compared = exchange.random.sample(range(count), exchange.affordable(COMPARING_SECONDS, count))
+        theirs = self.us(hands, exchange.signals, kind, count, compared)
         with hands.still():
             if not self._comes_to_rest():
                 return Relayed(0.0, math.inf)
@@ -141,7 +141,7 @@ class Relay:
         return True
 
     def us(
-        self, hands: RelayHands, signals: Signals, kind: str, count: int, compared: Collection[int] = ()
+        self, hands: RemoteHands, signals: Signals, kind: str, count: int, compared: Collection[int] = ()
     ) -> list[float]:
         """Microseconds of single calls, the sets in turn. compared: which of them are, drawn before."""
         times, device = list[float](), self._exchange.maker.device
@@ -161,7 +161,7 @@ class Relay:
                 self._blocks.add((id(hands), kind))
         return times
 
-    def _single(self, hands: RelayHands, signals: Signals, name: str, number: int, is_compared: bool) -> float:
+    def _single(self, hands: RemoteHands, signals: Signals, name: str, number: int, is_compared: bool) -> float:
         exchange, maker = self._exchange, self._exchange.maker
         which, device = number % len(exchange.sets), maker.device
         inputs, outputs = exchange.sets[which].inputs, exchange.sets[which].outputs
@@ -182,16 +182,9 @@ class Relay:
             tensor.copy_(outputs[each])
         us = watch.stopped(hands.lives, signals.release)
         if is_compared:
-            self._compare(taken, which, f"{name}/{number}")
+            verdict = exchange.judged(taken, exchange.changing_sums(inputs), which, f"{name}/{number}")
+            expect_passed(verdict, "after a single call by the judge's clock")
         return us
-
-    def _compare(self, taken: Outputs, which: int, variant: str) -> None:
-        exchange = self._exchange
-        lay_there = exchange.changing_sums(exchange.sets[which].inputs)
-        verdict = exchange.judged(taken, lay_there, which, variant)
-        if verdict.status is not Status.PASSED:
-            told = f"after a single call by the judge's clock: {verdict.message}"
-            raise Wrong.of(Verdict(verdict.status, told, verdict.correctness))
 
 
 class _Watch:
@@ -217,3 +210,28 @@ class _Watch:
                 self._end.synchronize()
                 raise Failed(Status.CRASHED, "the process has ended, or was late, in the middle of a call")
         return float(self._begin.elapsed_time(self._end)) * 1e3
+
+
+def evict_inputs(device: torch.device) -> None:
+    """What the judge has just written leaves L2, so that nothing is gained where a solution has disabled the flush of
+    its own process. That one follows, and leaves L2 as it is before every call."""
+    if device.type == "cuda":
+        _flush_buffer(device).zero_()
+
+
+def is_busy(device: torch.device) -> bool:
+    """By what a kernel of this process takes until it has run."""
+    if device.type != "cuda":
+        return False
+    took = []
+    for _ in range(_PROBES):
+        start = time.perf_counter()
+        _flush_buffer(device)[:1].zero_()  # behind what the worker's process still does
+        synchronize(device)
+        took.append((time.perf_counter() - start) * 1e6)
+    return statistics.median(took) > _IDLE_US
+
+
+@functools.cache
+def _flush_buffer(device: torch.device) -> torch.Tensor:
+    return torch.empty(flush_bytes(device), dtype=torch.uint8, device=device)

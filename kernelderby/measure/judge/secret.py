@@ -1,4 +1,4 @@
-"""The secret of a session: what the judge's inputs and fresh shapes are drawn from, so that nobody else can know them.
+"""The secret of a session: the judge's inputs and fresh shapes are drawn from it, so that nobody else can know them.
 
 Printed when the session has ended. Given back with `--secret`, it draws the same ones again, bit for bit on the same
 kind of device.

@@ -1,4 +1,4 @@
-"""A series of timed calls, and a look at what each of them left.
+"""A series of timed calls, and a check of the outputs of each.
 
 Before every timed call, outside its window, the random inputs of its set get new contents and the outputs new poison
 (the input's contents, where they lie in one). The generated inputs stay, so that the work (the routing, say) is the
@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
 
 from kernelderby.measure.clock.spans import Spans
 from kernelderby.measure.judge.checksums import checksum
 from kernelderby.measure.judge.correctness import POISON, Outputs, synchronize
-from kernelderby.measure.judge.exchange import Exchange
-from kernelderby.measure.judge.flush import evict_inputs
+from kernelderby.measure.judge.exchange import Exchange, expect_passed
+from kernelderby.measure.judge.relay import evict_inputs
 from kernelderby.measure.wire.replies import Verdict, Wrong
 from kernelderby.rows.measurement import Status
 
@@ -32,43 +31,28 @@ _REPEATING_SECONDS = 0.02  # how long the calls that are made once more may take
 _KEPT_BYTES = 256 << 20  # of a series' outputs, so that a call that does not repeat can be compared itself
 
 
-@dataclass(slots=True)
-class _Left:
-    """What a timed call left: its checksums, and where there is room for it the outputs themselves."""
-
-    sums: dict[str, int]
-    outputs: Outputs | None
-
-
-@dataclass(slots=True)
-class _Drawn:
-    """What a call that is compared left, and checksums of the inputs as they lay there then."""
-
-    outputs: Outputs
-    inputs: dict[str, int]
+Sums = dict[str, int]
 
 
 class Series:
-    """repeats: the same bits from the same contents: so far; None never, False no longer. reference_seconds: what one
-    reference takes. planned: how many series a race has."""
+    """repeats: the same bits from the same contents: so far; None never, False no longer. planned: how many series a
+    race has."""
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
         self.repeats: bool | None = None
-        self.reference_seconds = 0.0
         self.planned = 1
         self._rows_seconds = 0.0  # what the last reference of some rows has taken
 
     def drawn(self, name: str, iterations: int) -> dict[int, int | None]:
         """The calls of a series that are compared, each as likely as any other, whole (None) or by some rows: those for
         which whole references take too long, where the definition has REFERENCE_ROWS."""
-        seconds = _COMPARING_SECONDS[self.repeats]
+        exchange, seconds = self._exchange, _COMPARING_SECONDS[self.repeats]
         wanted = min(iterations, math.ceil(ENOUGH / self.planned))
-        whole = max(1, min(wanted, int(seconds / max(self.reference_seconds, 1e-6))))
-        rows = 0
-        if hasattr(self._exchange.module, "REFERENCE_ROWS"):
-            rows = min(wanted - whole, int(seconds / max(self._rows_seconds or self.reference_seconds / 8, 1e-6)))
-        calls = self._exchange.references.drawn(name, iterations)[: whole + rows]
+        whole, rows = exchange.affordable(seconds, wanted), 0
+        if hasattr(exchange.module, "REFERENCE_ROWS"):
+            rows = min(wanted - whole, int(seconds / max(self._rows_seconds or exchange.reference_seconds / 8, 1e-6)))
+        calls = exchange.references.drawn(name, iterations)[: whole + rows]
         return {call: None if number < whole else _ROWS for number, call in enumerate(calls)}
 
     def timed(self, name: str, kind: str, iterations: int) -> Spans:
@@ -80,8 +64,8 @@ class Series:
         drawn = self.drawn(name, iterations)
         nbytes = sum(output.nbytes for output in sets[0].outputs.values())
         keeps = iterations * nbytes <= _KEPT_BYTES
-        left: dict[int, _Left] = {}  # of the other calls
-        kept: dict[int, _Drawn] = {}
+        left: dict[int, tuple[Sums, Outputs | None]] = {}  # of the other calls: outputs where there is room for them
+        kept: dict[int, tuple[Outputs, Sums]] = {}  # and checksums of the inputs as they lay there then
         found: list[Verdict] = []  # of those that are wrong
 
         def before(iteration: int) -> None:
@@ -95,18 +79,18 @@ class Series:
             which = iteration % len(sets)
             outputs = exchange.snapshot(which) if keeps or iteration in drawn else None
             if iteration in drawn and outputs is not None:
-                kept[iteration] = _Drawn(outputs, exchange.changing_sums(sets[which].inputs))
+                kept[iteration] = outputs, exchange.changing_sums(sets[which].inputs)
                 if not keeps and len(kept) * nbytes > _KEPT_BYTES:
                     compare_kept()
             elif self.repeats:
-                left[iteration] = _Left(checksum(sets[which].outputs), outputs)
+                left[iteration] = checksum(sets[which].outputs), outputs
 
         def compare_kept() -> None:
             for iteration in list(kept):
-                what, which = kept.pop(iteration), iteration % len(sets)
+                (outputs, inputs), which = kept.pop(iteration), iteration % len(sets)
                 start = time.monotonic()
                 try:
-                    verdict = exchange.judged(what.outputs, what.inputs, which, f"{name}/{iteration}", drawn[iteration])
+                    verdict = exchange.judged(outputs, inputs, which, f"{name}/{iteration}", drawn[iteration])
                 except Wrong as wrong:
                     verdict = wrong.verdict
                 if drawn[iteration] is not None:
@@ -117,12 +101,11 @@ class Series:
         spans = exchange.hands.spans(kind, iterations, before, after)
         compare_kept()
         if found:
-            told = f"after a timed {kind} call: {found[0].message}"
-            raise Wrong.of(Verdict(found[0].status, told, found[0].correctness))
+            expect_passed(found[0], f"after a timed {kind} call")
         self._repeat(name, kind, iterations, left)
         return spans
 
-    def _repeat(self, name: str, kind: str, iterations: int, left: dict[int, _Left]) -> None:
+    def _repeat(self, name: str, kind: str, iterations: int, left: dict[int, tuple[Sums, Outputs | None]]) -> None:
         """Timed calls once more, untimed, in random order: the bits that they left must come again. Where they do not,
         what the call left is compared whole, if it was kept, else what came now; Wrong where it is not right. From then
         on the solution is looked at longer: rounding may hang on the order of atomics, or a call was wrong."""
@@ -136,14 +119,12 @@ class Series:
             which = number % len(sets)
             if number in rest:
                 exchange.maker.refresh(sets[which].inputs, f"{name}/{number}")
-            if exchange.again(kind, which, POISON[random.randrange(2)]) != left[number].sums:
-                kept = left[number].outputs
+            sums, kept = left[number]
+            if exchange.again(kind, which, POISON[random.randrange(2)]) != sums:
                 self.repeats = False if kept is None else None
                 inputs = exchange.changing_sums(sets[which].inputs)
                 verdict = exchange.judged(kept or exchange.snapshot(which), inputs, which, f"{name}/{number}")
-                if verdict.status is not Status.PASSED:
-                    what = f"after a timed {kind} call" if kept else f"a timed {kind} call, made once more"
-                    raise Wrong.of(Verdict(verdict.status, f"{what}: {verdict.message}", verdict.correctness))
+                expect_passed(verdict, f"after a timed {kind} call" if kept else f"a timed {kind} call, made once more")
                 return
             if time.monotonic() > until:
                 return

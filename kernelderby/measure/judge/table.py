@@ -1,4 +1,4 @@
-"""What the judge holds for one workload: the reference, the inputs' maker with its secret, and what a time may be."""
+"""The judge's data for one workload: the reference, the inputs' maker with its secret, and the bounds of a time."""
 
 from __future__ import annotations
 
@@ -11,18 +11,15 @@ import torch
 from kernelderby.catalog import Catalog, Definition, Solution, Workload
 from kernelderby.hardware import find_gpu
 from kernelderby.measure.clock.timing import CUPTI, Timer, make_timer
-from kernelderby.measure.judge.blame import DefinitionFailed, blamed_on
 from kernelderby.measure.judge.cases import Case, case_of_workload
 from kernelderby.measure.judge.correctness import judge, reference_outputs
-from kernelderby.measure.judge.definition import definition_module
-from kernelderby.measure.judge.doubt import Claims, Judged, SecondLook, SessionClock
-from kernelderby.measure.judge.exchange import HandsLike
+from kernelderby.measure.judge.definition import DefinitionFailed, module_of
+from kernelderby.measure.judge.doubt import Claims, Judged, SecondLook, SessionClock, contradiction
+from kernelderby.measure.judge.exchange import Exchange, References
 from kernelderby.measure.judge.inputs import InputMaker
-from kernelderby.measure.judge.overtaking import larger_case
-from kernelderby.measure.judge.race import Race
-from kernelderby.measure.judge.references import References
-from kernelderby.measure.judge.witness import contradiction
+from kernelderby.measure.judge.race import Race, larger_case, overtaken
 from kernelderby.measure.machine.probe import Machine
+from kernelderby.measure.wire.remote import RemoteHands
 from kernelderby.measure.wire.replies import Verdict, Wrong
 from kernelderby.roofline.floors import floors
 from kernelderby.rows.measurement import Status
@@ -45,38 +42,23 @@ class JudgesTable:
     references: References = field(default_factory=References)
 
     @classmethod
-    def of(cls, root: Path, definition: Definition, workload: Workload, machine: Machine, secret: str) -> JudgesTable:
-        return cls.of_case(root, definition, case_of_workload(definition, workload), machine, secret, workload)
-
-    @classmethod
-    def of_case(
-        cls,
-        root: Path,
-        definition: Definition,
-        case: Case,
-        machine: Machine,
-        secret: str,
-        workload: Workload | None = None,
+    def of(
+        cls, root: Path, definition: Definition, subject: Workload | Case, machine: Machine, secret: str
     ) -> JudgesTable:
+        """For a workload, or a case that is none."""
+        workload = subject if isinstance(subject, Workload) else None
+        case = case_of_workload(definition, subject) if isinstance(subject, Workload) else subject
         device = torch.device("cuda", 0) if machine.device == "cuda" else torch.device("cpu")
-        with blamed_on(definition, "its code"):
-            module = definition_module(definition)
-        return cls(
-            definition,
-            workload,
-            InputMaker(definition, module, case, device, root, secret),
-            module,
-            device,
-            machine,
-            secret,
-        )
+        module = module_of(definition)
+        maker = InputMaker(definition, module, case, device, root, secret)
+        return cls(definition, workload, maker, module, device, machine, secret)
 
-    def race(self, solution: Solution, hands: HandsLike) -> Race:
-        if not solution.setup or self.definition.of_setup == self.definition.constants:
-            return Race(self.definition, self.module, self.maker, hands, solution.in_place, references=self.references)
-        definition = self.definition.with_setup()
-        maker = InputMaker(definition, self.module, self.maker.case, self.device, self.maker.root, self.secret)
-        return Race(definition, self.module, maker, hands, solution.in_place, references=self.references)
+    def race(self, solution: Solution, hands: RemoteHands) -> Race:
+        definition, maker = self.definition, self.maker
+        if solution.setup and definition.of_setup != definition.constants:
+            definition = definition.with_setup()
+            maker = InputMaker(definition, self.module, maker.case, self.device, maker.root, self.secret)
+        return Race(Exchange(definition, self.module, maker, hands, solution.in_place, references=self.references))
 
     def breaks_alone(self) -> bool:
         """Whether the definition's own code fails on this case with no solution near it."""
@@ -98,7 +80,7 @@ class JudgesTable:
             return None
         larger = InputMaker(race.exchange.definition, self.module, case, self.device, catalog.root, self.secret)
         try:
-            return race.overtaken(larger)
+            return overtaken(race.exchange, larger)
         except Wrong as wrong:
             return wrong.verdict
         except (MemoryError, torch.OutOfMemoryError):

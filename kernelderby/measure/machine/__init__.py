@@ -1,1 +1,1 @@
-"""What this machine is and what can run on it."""
+"""This machine, and the solutions that it can run."""

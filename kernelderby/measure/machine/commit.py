@@ -1,4 +1,4 @@
-"""The commit of a checkout, by git, but without anything of the checkout that runs.
+"""The commit of a checkout, and the set at another one, by git, but without anything of the checkout that runs.
 
 A repository's config names programs (filters, fsmonitor, hooks), and `git status` starts them. So git gets another
 folder as its own: an empty config beside links to the references, and the objects and the index where they are.
@@ -15,7 +15,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from kernelderby.store.files import read_bytes
+from kernelderby.catalog import Catalog
+from kernelderby.errors import DerbyError
+from kernelderby.store.files import read_bytes, reason
 
 _SECONDS = 60
 _REFERENCES = ("refs", "packed-refs", "shallow")
@@ -84,3 +86,38 @@ def _repository(folder: Path) -> tuple[Path, Path]:
         if (own / "HEAD").is_file():
             return top, own
     raise FileNotFoundError(f"{folder}: is in no repository")
+
+
+@contextmanager
+def at_revision(root: Path, revision: str) -> Iterator[Catalog]:
+    """The set as it was then."""
+    archive = _git(root, "archive", revision, "--", "definitions", "solutions")
+    with tempfile.TemporaryDirectory(prefix="kernelderby-") as folder:
+        subprocess.run(["tar", "-x", "-C", folder], input=archive, check=True)
+        yield Catalog.open(folder)
+
+
+def revision_of(root: Path, name: str) -> str:
+    return _git(root, "rev-parse", "--verify", f"{name}^{{commit}}").decode().strip()
+
+
+def has_revision(root: Path, revision: str) -> bool:
+    try:
+        with plain_git(root) as git:
+            return bool(git("cat-file", "-e", revision).returncode == 0)
+    except OSError:
+        return False
+
+
+def _git(root: Path, *arguments: str) -> bytes:
+    try:
+        with plain_git(root) as git:
+            found = git(*arguments)
+    except OSError as error:
+        raise DerbyError(f"{root}: {reason(error)}; a revision needs the set's repository") from None
+    if found.returncode:
+        line = found.stderr.decode(errors="replace").strip().splitlines()
+        raise DerbyError(
+            f"{root}: git {arguments[0]}: {line[0] if line else 'failed'}; give a revision of the set's repository"
+        )
+    return bytes(found.stdout)

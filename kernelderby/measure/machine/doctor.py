@@ -1,4 +1,4 @@
-"""What this machine has and which solutions can run on it."""
+"""The devices and libraries of this machine, and the solutions that it can run."""
 
 from __future__ import annotations
 

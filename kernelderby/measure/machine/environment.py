@@ -1,4 +1,4 @@
-"""What a measurement ran on: GPU, clocks, driver, library versions, commit, host."""
+"""The environment of a measurement: GPU, clocks, driver, library versions, commit, host."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import importlib.util
 import os
 import platform
 import re
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -116,35 +115,33 @@ class GpuSensors:
                 pass  # in a container the names can differ; then the first GPU is meant
         return nvml.nvmlDeviceGetHandleByIndex(0)
 
-    def driver(self) -> str | None:
+    def _asked(self, ask: Callable[[Any, Any], Any]) -> Any:
+        """The answer of NVML, for its module and the GPU's handle; None where it has none."""
         if self._handle is None:
             return None
-        text: str | bytes = self._nvml.nvmlSystemGetDriverVersion()
+        try:
+            return ask(self._nvml, self._handle)
+        except self._nvml.NVMLError:
+            return None
+
+    def driver(self) -> str | None:
+        text: str | bytes | None = self._asked(lambda nvml, _: nvml.nvmlSystemGetDriverVersion())
         return text.decode() if isinstance(text, bytes) else text
 
     def processes(self) -> list[int] | None:
         """Process ids that compute on the GPU, as the driver counts them (in a container they may be other numbers
         than the processes' own there); None where the driver does not say."""
-        if self._handle is None:
-            return None
-        try:
-            return sorted({each.pid for each in self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle)})
-        except self._nvml.NVMLError:
-            return None
+        found = self._asked(lambda nvml, handle: nvml.nvmlDeviceGetComputeRunningProcesses(handle))
+        return None if found is None else sorted({each.pid for each in found})
 
     def uncorrected_errors(self) -> int | None:
         """ECC errors of memory that could not be corrected since the driver was loaded; None where it does not say."""
-        if self._handle is None:
-            return None
-        nvml = self._nvml
-        try:
-            return int(
-                nvml.nvmlDeviceGetTotalEccErrors(
-                    self._handle, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
-                )
+        found = self._asked(
+            lambda nvml, handle: nvml.nvmlDeviceGetTotalEccErrors(
+                handle, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
             )
-        except nvml.NVMLError:
-            return None
+        )
+        return None if found is None else int(found)
 
     def lost(self) -> str:
         """Why the driver has no hold of the GPU any more; empty while it has."""
@@ -184,31 +181,23 @@ class GpuSensors:
 
     def read(self) -> dict[str, Any]:
         """sm_mhz, memory_mhz, temperature_celsius, power_watts, throttled_by: what NVML gives of them."""
-        if self._handle is None:
-            return {}
-        nvml, handle = self._nvml, self._handle
-        reasons = (
-            getattr(nvml, "nvmlDeviceGetCurrentClocksEventReasons", None)
-            or nvml.nvmlDeviceGetCurrentClocksThrottleReasons
-        )
-        readings: dict[str, Callable[[], Any]] = {
-            "sm_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
-            "memory_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM),
-            "temperature_celsius": lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU),
-            "power_watts": lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1e3,
-            "throttled_by": lambda: _named_reasons(reasons(handle)),
+        readings: dict[str, Callable[[Any, Any], Any]] = {
+            "sm_mhz": lambda nvml, handle: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
+            "memory_mhz": lambda nvml, handle: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM),
+            "temperature_celsius": lambda nvml, handle: nvml.nvmlDeviceGetTemperature(
+                handle, nvml.NVML_TEMPERATURE_GPU
+            ),
+            "power_watts": lambda nvml, handle: nvml.nvmlDeviceGetPowerUsage(handle) / 1e3,
+            "throttled_by": _throttled_by,
         }
-        found = {}
-        for name, reading in readings.items():
-            try:
-                found[name] = reading()
-            except nvml.NVMLError:
-                continue  # not every GPU has every sensor
-        return found
+        found = {name: self._asked(reading) for name, reading in readings.items()}
+        return {name: value for name, value in found.items() if value is not None}  # not every GPU has every sensor
 
 
-def _named_reasons(mask: int) -> list[str]:
-    return [name for bit, name in sorted(_THROTTLE_REASONS.items()) if mask & bit]
+def _throttled_by(nvml: Any, handle: Any) -> list[str]:
+    former = "nvmlDeviceGetCurrentClocksThrottleReasons"  # its name in older drivers
+    mask = getattr(nvml, "nvmlDeviceGetCurrentClocksEventReasons", None) or getattr(nvml, former)
+    return [name for bit, name in sorted(_THROTTLE_REASONS.items()) if mask(handle) & bit]
 
 
 def host_cpu() -> str:
@@ -220,7 +209,3 @@ def host_cpu() -> str:
     except OSError:
         pass
     return platform.processor() or platform.machine()
-
-
-def python_line() -> str:
-    return f"{platform.python_version()} ({sys.executable})"

@@ -1,8 +1,10 @@
-"""Can a solution run on a machine, and if not, why? What cannot is skipped with the reason, never failed."""
+"""Whether a machine can run a solution, and the reason if not. Such a solution is skipped with the reason, never
+failed."""
 
 from __future__ import annotations
 
 import importlib.util
+import operator
 import os
 import subprocess
 import sys
@@ -13,15 +15,15 @@ from functools import cache
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-import kernelderby
 from kernelderby.catalog import Solution
 from kernelderby.catalog.libraries import how_to_install
-from kernelderby.measure.fence.folders import allowed_environment, own_caches, writable
+from kernelderby.measure.fence.folders import own_caches, writable
 from kernelderby.measure.machine.probe import Machine
 from kernelderby.measure.machine.tools import find_tool
-from kernelderby.measure.wire.process import absolute_python_path
+from kernelderby.measure.wire.process import worker_environment
 
 _IMPORT_SECONDS = 120
+_OF_LANGUAGE = {"triton": "triton", "tilelang": "tilelang", "cuda": "flashinfer_bench", "cpp": "flashinfer_bench"}
 _TRIAL = """
 import sys
 from kernelderby.measure.fence.confine import confine
@@ -39,16 +41,13 @@ def why_not(solution: Solution, machine: Machine, imports: bool = True) -> str |
     if machine.gpu is None:
         if machine.device == "cuda" or not requires.cpu:
             return f"needs a GPU: {machine.gpu_missing}"
-    else:
-        problem = _capability_problem(solution, machine.gpu.compute_capability)
-        if problem:
-            return problem
-    for module in ("torch", *_of_language(solution)):
+    elif problem := _capability_problem(solution, machine.gpu.compute_capability):
+        return problem
+    for module in filter(None, ("torch", _OF_LANGUAGE.get(solution.language))):
         if not _is_installed(module):
             return f"module {module} is not installed{how_to_install(module)}"
     for module in requires.modules:
-        problem = module_problem(module) if imports else missing_module(module)
-        if problem:
+        if problem := (module_problem if imports else missing_module)(module):
             return problem
     for name in (*requires.executables, *(["nvcc"] if solution.language == "cuda" else [])):
         if not find_tool(name):
@@ -65,26 +64,16 @@ def try_modules(solutions: Iterable[Solution]) -> None:
 
 
 def _capability_problem(solution: Solution, capability: str) -> str | None:
-    requires = solution.requires
-    if requires.minimum_compute_capability and _pair(capability) < _pair(requires.minimum_compute_capability):
-        return f"needs compute capability {requires.minimum_compute_capability} or newer; this GPU has {capability}"
-    if requires.maximum_compute_capability and _pair(capability) > _pair(requires.maximum_compute_capability):
-        return f"needs compute capability {requires.maximum_compute_capability} or older; this GPU has {capability}"
+    least, most = solution.requires.minimum_compute_capability, solution.requires.maximum_compute_capability
+    for limit, words, fails in ((least, "newer", operator.lt), (most, "older", operator.gt)):
+        if limit and fails(_pair(capability), _pair(limit)):
+            return f"needs compute capability {limit} or {words}; this GPU has {capability}"
     return None
 
 
 def _pair(capability: str) -> tuple[int, int]:
     major, _, minor = capability.partition(".")
     return int(major), int(minor or 0)
-
-
-def _of_language(solution: Solution) -> tuple[str, ...]:
-    return {
-        "triton": ("triton",),
-        "tilelang": ("tilelang",),
-        "cuda": ("flashinfer_bench",),
-        "cpp": ("flashinfer_bench",),
-    }.get(solution.language, ())
 
 
 def _is_installed(module: str) -> bool:
@@ -114,7 +103,6 @@ def module_problem(name: str) -> str | None:
     a set names it, and a library built for another CUDA can take its process down."""
     if problem := missing_module(name):
         return problem
-    package = str(Path(kernelderby.__file__).resolve().parent.parent)
     with tempfile.TemporaryDirectory(prefix="kernelderby-") as folder:
         try:
             # -P and a folder of its own: what lies in the current directory is the set's, not the machine's.
@@ -125,12 +113,7 @@ def module_problem(name: str) -> str | None:
                 text=True,
                 timeout=_IMPORT_SECONDS,
                 stdin=subprocess.DEVNULL,
-                env={
-                    **allowed_environment(os.environ),
-                    **own_caches(Path(folder)),
-                    "TMPDIR": folder,
-                    "PYTHONPATH": os.pathsep.join([package, *absolute_python_path()]),
-                },
+                env={**worker_environment(), **own_caches(Path(folder)), "TMPDIR": folder},
             )
         except subprocess.TimeoutExpired:
             return f"module {name} took over {_IMPORT_SECONDS} s to import"

@@ -1,4 +1,4 @@
-"""NVIDIA's nsys: where it is, whether it can finish a report here, and a bounded run of it around a command."""
+"""NVIDIA's nsys: its place, whether it can finish a report here, and a bounded run of it around a command."""
 
 from __future__ import annotations
 
@@ -15,14 +15,8 @@ from kernelderby.catalog.selection import workload_label
 from kernelderby.errors import DerbyError
 from kernelderby.measure.machine.probe import Machine, exclusive
 from kernelderby.measure.machine.tools import find_tools
-from kernelderby.measure.record.run import (
-    Ended,
-    Profiled,
-    ProfileJob,
-    count_kernels,
-    run_bounded,
-    worker_environment,
-)
+from kernelderby.measure.record.run import Ended, Profiled, ProfileJob, count_kernels, run_bounded
+from kernelderby.measure.wire.process import worker_environment
 from kernelderby.rows.measurement import Status
 
 # Without osrt, whose stream is gigabytes of what nobody here reads; so are those of sampling and of backtraces.
@@ -80,16 +74,7 @@ def record(
     with tempfile.TemporaryDirectory(prefix="kernelderby-nsys-", dir=path.parent) as folder:
         made = Path(folder, "report.nsys-rep")
         run_bounded(
-            [
-                str(nsys),
-                "profile",
-                *TRACE,
-                *QUIET,
-                *capture,
-                "--output",
-                str(made.with_suffix("")),
-                *words,
-            ],
+            [str(nsys), "profile", *TRACE, *QUIET, *capture, "--output", str(made.with_suffix("")), *words],
             dict(environment, TMPDIR=folder),
             timeout,
             lambda: _too_large(Path(folder)),
@@ -109,12 +94,9 @@ def record(
 
 
 def _too_large(folder: Path) -> str | None:
-    size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-    return (
-        f"nsys's stream grew past {STREAM_LIMIT_BYTES >> 20} MiB and was stopped; use fewer iterations"
-        if size > STREAM_LIMIT_BYTES
-        else None
-    )
+    if sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) <= STREAM_LIMIT_BYTES:
+        return None
+    return f"nsys's stream grew past {STREAM_LIMIT_BYTES >> 20} MiB and was stopped; use fewer iterations"
 
 
 def flashinfer_bench_profiles(
@@ -124,9 +106,8 @@ def flashinfer_bench_profiles(
 
     It calls no cudaProfilerStart, so its warm-up, checks and reference are in the report too.
     """
-    command = shutil.which(
-        "flashinfer-bench", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    )
+    places = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    command = shutil.which("flashinfer-bench", path=places)
     if command is None:
         raise DerbyError(
             "flashinfer-bench is not on PATH; pip install flashinfer-bench, or leave out --harness flashinfer-bench"
@@ -142,25 +123,10 @@ def flashinfer_bench_profiles(
                 continue
             with tempfile.TemporaryDirectory(prefix="kernelderby-set-") as folder:
                 view_of_set(catalog.root, Path(folder), pair.definition, [pair.workload])
+                words = [command, "run", "--local", folder]
+                words += ["--definitions", pair.definition.name, "--solutions", pair.solution.name]
                 try:
-                    record(
-                        nsys,
-                        [
-                            command,
-                            "run",
-                            "--local",
-                            folder,
-                            "--definitions",
-                            pair.definition.name,
-                            "--solutions",
-                            pair.solution.name,
-                            *accepting(pair.definition),
-                        ],
-                        worker_environment(),
-                        timeout,
-                        path,
-                        capture=SAVE_OFTEN,
-                    )
+                    record(nsys, [*words, *accepting(pair.definition)], worker_environment(), timeout, path, SAVE_OFTEN)
                     result.kernels = count_kernels(path)
                     result.path, result.bytes = path, path.stat().st_size
                     result.warnings = untimed(Path(folder))
@@ -168,9 +134,7 @@ def flashinfer_bench_profiles(
                     result.status, result.message = ended.status, str(ended)
                 except DerbyError:
                     result.status = Status.CRASHED
-                    result.message = (
-                        f"nsys saw no kernel of the processes that flashinfer-bench started; {path} has none"
-                    )
+                    result.message = f"nsys saw no kernel of flashinfer-bench's processes; {path} has none"
             yield result
 
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from itertools import chain
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
@@ -30,12 +30,9 @@ from kernelderby.measure.record.records import (
     ProcessRecording,
     RangeRecord,
     WaitRecord,
-    WorkRecord,
 )
 from kernelderby.measure.wire.replies import GpuSeen
 from kernelderby.store.counts import counted
-
-Work = TypeVar("Work", bound=WorkRecord)
 
 _BUFFER_BYTES = 8 << 20
 _INJECTION = "NVTX_INJECTION64_PATH"
@@ -97,7 +94,7 @@ class Recorder:
         self._take: dict[int, Callable[[Any], None]] = {
             kinds.CONCURRENT_KERNEL: self._kernel,
             kinds.MEMCPY: self._copy,
-            kinds.MEMCPY2: self._peer_copy,
+            kinds.MEMCPY2: self._copy,
             kinds.MEMSET: self._fill,
             kinds.RUNTIME: self._call,
             kinds.DRIVER: self._call,
@@ -163,11 +160,10 @@ class Recorder:
             recording.warnings.append("CUPTI saw no NVTX: only the pass's own ranges are here, none of the solution's")
         recording.ranges.extend(replace(one, end=recording.end_ns) for one in self._open.values())
         recording.start_ns = min([recording.start_ns, *(one.start for one in recording.calls)])
-        _put_in_order(recording.kernels, recording)
-        _put_in_order(recording.copies, recording)
-        _put_in_order(recording.fills, recording)
-        work: Iterable[WorkRecord] = chain(recording.kernels, recording.copies, recording.fills)
-        launched = {one.correlation for one in work}
+        work: tuple[list[Any], ...] = recording.kernels, recording.copies, recording.fills
+        for records in work:
+            _put_in_order(records, recording)
+        launched = {one.correlation for one in chain(*work)}
         recording.calls[:] = sorted(
             (one for one in recording.calls if one.correlation in launched or not one.name.startswith(_QUIET)),
             key=lambda one: one.start,
@@ -202,11 +198,13 @@ class Recorder:
         )
 
     def _copy(self, one: Any) -> None:
-        self._recording.copies.append(_copied(one, count=one.copy_count))
-
-    def _peer_copy(self, one: Any) -> None:
-        peers = one.src_device_id, one.src_context_id, one.dst_device_id, one.dst_context_id
-        self._recording.copies.append(_copied(one, peers=peers))
+        count, peers = 1, None
+        if one.kind == self._cupti.ActivityKind.MEMCPY:
+            count = one.copy_count
+        else:  # MEMCPY2, between GPUs
+            peers = one.src_device_id, one.src_context_id, one.dst_device_id, one.dst_context_id
+        kinds = one.copy_kind, one.src_kind, one.dst_kind
+        self._recording.copies.append(CopyRecord(*_where(one), one.bytes, *kinds, one.graph_node_id, count, peers))
 
     def _fill(self, one: Any) -> None:
         self._recording.fills.append(FillRecord(*_where(one), one.bytes, one.value, one.memory_kind, one.graph_node_id))
@@ -239,21 +237,13 @@ class Recorder:
         elif one.flags_ & _END:
             begun = self._open.pop(one.id, None)
             if begun is not None:  # else it began before the capture
-                ranges.append(
-                    RangeRecord(
-                        begun.name,
-                        begun.start,
-                        one.timestamp,
-                        begun.thread,
-                        None if thread == begun.thread else thread,
-                        begun.domain,
-                    )
-                )
+                end_thread = None if thread == begun.thread else thread
+                ranges.append(replace(begun, end=one.timestamp, end_thread=end_thread))
         elif one.flags_ & _MARK:
             ranges.append(RangeRecord(one.name, one.timestamp, None, thread, domain=one.domain or ""))
 
 
-def _put_in_order(records: list[Work], recording: ProcessRecording) -> None:
+def _put_in_order(records: list[Any], recording: ProcessRecording) -> None:
     """By time; without those that have none, which is a warning, and without what a buffer still held from before the
     capture began."""
     dated = [one for one in records if one.start and one.end]
@@ -266,10 +256,6 @@ def _put_in_order(records: list[Work], recording: ProcessRecording) -> None:
 def _where(one: Any) -> tuple[int, int, int, int, int, int]:
     """The fields of a WorkRecord."""
     return one.start, one.end, one.device_id, one.context_id, one.stream_id, one.correlation_id
-
-
-def _copied(one: Any, **more: Any) -> CopyRecord:
-    return CopyRecord(*_where(one), one.bytes, one.copy_kind, one.src_kind, one.dst_kind, one.graph_node_id, **more)
 
 
 def _refused(error: Exception) -> RecordingFailed:

@@ -1,4 +1,5 @@
-"""What a recording of one process holds, in the terms of the nsys export. Plain data; nsys_writer puts it into SQLite.
+"""What a process that runs one solution is asked, and the records of one, in the terms of the nsys export. Plain data;
+writer.py puts it into SQLite.
 
 All times are ns on one clock (CUPTI's, which is the epoch's); the writer makes them relative to
 ProcessRecording.start_ns.
@@ -9,8 +10,29 @@ Identifiers of kinds are CUPTI's own numbers (CUpti_ActivityMemcpyKind, ...Memor
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
+
+from msgspec import Struct
 
 from kernelderby.measure.wire.replies import GpuSeen
+from kernelderby.store.fields import Count
+
+
+class ProfileRequest(Struct, frozen=True):
+    """One solution on one workload. case: Case.to_json. reply: the path of the answer (ProfileDone); None: one call of
+    the solution, looked at by compute-sanitizer, and no answer. output: the SQLite file that CUPTI's records go into;
+    None where a profiler around the process records between cudaProfilerStart and Stop: all calls and what lies between
+    them (nsys), or call_by_call (ncu, which runs every kernel there some ten times)."""
+
+    root: str
+    definition: str
+    solution: str
+    case: dict[str, Any]
+    device: str = "cuda"
+    iterations: Count = 0
+    reply: str | None = None
+    output: str | None = None
+    call_by_call: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,24 +14,22 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
-import kernelderby
 from kernelderby.catalog import Catalog, Definition, Solution, Workload
 from kernelderby.errors import DerbyError
-from kernelderby.measure.fence import folders, marks, watcher
+from kernelderby.measure.fence import marks, watcher
 from kernelderby.measure.judge.cases import case_of_workload
 from kernelderby.measure.machine.probe import Machine, exclusive
-from kernelderby.measure.record.messages import ProfileRequest
+from kernelderby.measure.record.records import ProfileRequest
 from kernelderby.measure.run.plan import Settings, make_plan
-from kernelderby.measure.wire.process import absolute_python_path
+from kernelderby.measure.wire.process import worker_environment
 from kernelderby.measure.wire.quoted import shown
 from kernelderby.measure.wire.replies import Failed, ProfileDone, Reply
 from kernelderby.rows.measurement import Status
 
-MODULE = "kernelderby.measure.record.worker"
+_MODULE = "kernelderby.measure.record.worker"
 SUFFIX = ".sqlite"
 _POLL_SECONDS = 0.2
 _LOG_BYTES = 1 << 12
@@ -107,7 +105,7 @@ def _one(
     catalog: Catalog, pair: ProfileJob, path: Path, iterations: int, timeout: float, around: Around | None
 ) -> Reply:
     with tempfile.TemporaryDirectory(prefix="kernelderby-profile-") as folder:
-        request, reply = Path(folder) / "request.json", Path(folder) / "reply.json"
+        reply = Path(folder) / "reply.json"
         asked = ProfileRequest(
             root=str(catalog.root.resolve()),
             definition=pair.definition.name,
@@ -118,8 +116,7 @@ def _one(
             reply=str(reply),
             call_by_call=around is not None and around.call_by_call,
         )
-        request.write_text(json.dumps(msgspec.to_builtins(asked)), encoding="utf-8")
-        words, environment = [sys.executable, "-P", "-m", MODULE, str(request)], worker_environment()
+        words, environment = worker_command(asked, Path(folder)), worker_environment()
         try:
             if around:
                 around.record(words, environment, timeout, path)
@@ -127,23 +124,18 @@ def _one(
                 run_bounded(words, environment, timeout)
         except Ended as ended:
             if not reply.is_file():
-                return Reply({"ok": False, "status": ended.status, "message": str(ended)}, gone=True)
+                return _no_answer(str(ended), ended.status)
             if around:  # the solution ran, the profiler around it failed
                 raise DerbyError(f"{pair.stem}: {ended}") from ended
-        if not reply.is_file():
-            ended_so = "the process ended without an answer"
-            return Reply({"ok": False, "status": Status.CRASHED, "message": ended_so}, gone=True)
-        return _read(reply)
+        try:
+            content = json.loads(reply.read_bytes())
+        except (OSError, ValueError, RecursionError):
+            content = None
+        return Reply(content) if isinstance(content, dict) else _no_answer("the process ended without an answer")
 
 
-def _read(path: Path) -> Reply:
-    try:
-        content = json.loads(path.read_bytes())
-    except (ValueError, RecursionError):
-        content = None
-    if not isinstance(content, dict):
-        return Reply({"ok": False, "status": Status.CRASHED, "message": "the process wrote no answer"}, gone=True)
-    return Reply(content)
+def _no_answer(message: str, status: Status = Status.CRASHED) -> Reply:
+    return Reply({"ok": False, "status": status, "message": message}, gone=True)
 
 
 def _profiled(pair: ProfileJob, path: Path, reply: Reply, count: Callable[[Path], int]) -> Profiled:
@@ -182,12 +174,11 @@ class Ended(Exception):
         self.status = status
 
 
-def worker_environment() -> dict[str, str]:
-    environment = {**folders.allowed_environment(os.environ), "PYTHONUNBUFFERED": "1"}
-    package = str(Path(kernelderby.__file__).resolve().parent.parent)
-    environment["PYTHONPATH"] = os.pathsep.join([package, *absolute_python_path()])
-    environment.pop("TRITON_INTERPRET", None)
-    return environment
+def worker_command(request: ProfileRequest, folder: Path) -> list[str]:
+    """The words that start a process for the request, which lies in the folder."""
+    path = folder / "request.json"
+    path.write_text(json.dumps(msgspec.to_builtins(request)), encoding="utf-8")
+    return [sys.executable, "-P", "-m", _MODULE, str(path)]
 
 
 def run_bounded(
@@ -214,7 +205,9 @@ def run_bounded(
                 except subprocess.TimeoutExpired:
                     reason = watch() or (f"no end within {timeout:g} s" if time.monotonic() > deadline else None)
         finally:
-            _end_group(process)
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
             marks.end(number)  # what has left the group
         log.seek(max(0, log.seek(0, os.SEEK_END) - _LOG_BYTES))
         output = log.read().decode(errors="replace")
@@ -223,12 +216,6 @@ def run_bounded(
     if process.returncode:
         raise Ended(Status.CRASHED, f"{Path(words[0]).name} ended with code {process.returncode}\n{_tail(output)}")
     return output
-
-
-def _end_group(process: subprocess.Popen[Any]) -> None:
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
 
 
 def _tail(output: str, lines: int = 8) -> str:

@@ -7,11 +7,9 @@ access behind one would lie in the next.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
-import sys
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -22,13 +20,14 @@ from kernelderby.catalog import Definition, Solution
 from kernelderby.errors import DerbyError
 from kernelderby.measure.judge.cases import Case
 from kernelderby.measure.machine.tools import find_tool
-from kernelderby.measure.record.run import Ended, run_bounded, worker_environment
+from kernelderby.measure.record.records import ProfileRequest
+from kernelderby.measure.record.run import Ended, run_bounded, worker_command
+from kernelderby.measure.wire.process import worker_environment
 from kernelderby.rows.row import Status
 from kernelderby.store.counts import counted
 
 Job = tuple[Definition, tuple[Solution, ...], tuple[Case, ...]]
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
-_WORKER = "kernelderby.measure.record.sanitized"
 _MOST = 1000  # errors that a tool prints
 _MISSING = (
     "--sanitize: no compute-sanitizer on the PATH, in $CUDA_HOME or /usr/local/cuda; it is part of the CUDA toolkit, "
@@ -111,31 +110,31 @@ def sanitized(
     """Each under each of TOOLS. What is compiled for it is kept for the next tool, not for anybody else."""
     for definition, solution, case in pairs:
         with tempfile.TemporaryDirectory(prefix="kernelderby-sanitize-") as folder:
-            request = Path(folder) / "request.json"
-            names = {"root": str(root.resolve()), "definition": definition.name, "solution": solution.name}
-            request.write_text(json.dumps({**names, "case": case.to_json(), "device": device}), encoding="utf-8")
+            names = str(root.resolve()), definition.name, solution.name
+            words = worker_command(ProfileRequest(*names, case.to_json(), device), Path(folder))
             for tool in TOOLS:
-                status, message, why = _under(sanitizer, tool, request, timeout)
+                status, message, why = _under(sanitizer, tool, words, Path(folder), timeout)
                 label = f"{case.label} under {tool}"
                 found = Sanitized(definition.name, solution.name, label, status, message, why)
                 told(found)
                 yield found
 
 
-def _under(sanitizer: Path, tool: str, request: Path, timeout: float) -> tuple[str, str, tuple[str, ...]]:
+def _under(
+    sanitizer: Path, tool: str, words: list[str], folder: Path, timeout: float
+) -> tuple[str, str, tuple[str, ...]]:
     """Status, message and a line a finding."""
-    log = request.with_name(f"{tool}.log")
+    log = folder / f"{tool}.log"
     options = ["--tool", tool, "--log-file", str(log), "--print-limit", str(_MOST), "--target-processes", "all"]
     options += ["--show-backtrace", "device", "--check-exit-code", "no"]
-    words = [str(sanitizer), *options, sys.executable, "-P", "-m", _WORKER, str(request)]
     reason = ""
     try:
-        run_bounded(words, _environment(request.parent), timeout)
+        run_bounded([str(sanitizer), *options, *words], _environment(folder), timeout)
     except Ended as ended:
         reason, status = str(ended), ended.status
     text = log.read_text(errors="replace") if log.is_file() else ""
     if found := findings(text):
-        return tool, f"{len(found)} {'place' if len(found) == 1 else 'places'}", tuple(map(str, found))
+        return tool, counted(len(found), "place"), tuple(map(str, found))
     if reason:
         return str(status), reason, ()
     if "SUMMARY: 0 " not in text:  # nothing found is only what says so

@@ -172,24 +172,16 @@ _LAUNCHES = ("Unknown", "Regular", "Cooperative Single-Device", "Cooperative Mul
 UNKNOWN_MEMORY = len(_MEMORIES) - 1
 
 
-def _labels(prefix: str, labels: tuple[str, ...]) -> dict[int, tuple[str, str]]:
-    return {
-        number: (prefix + label.upper().replace(" ", "_").replace("-", "_"), label)
-        for number, label in enumerate(labels)
-    }
+def _labels(prefix: str, labels: tuple[str, ...], names: tuple[str, ...] = ()) -> dict[int, tuple[str, str]]:
+    names = names or tuple(label.upper().replace(" ", "_").replace("-", "_") for label in labels)
+    return {number: (prefix + name, label) for number, (name, label) in enumerate(zip(names, labels, strict=True))}
 
 
 ENUMS: dict[str, dict[int, tuple[str, str]]] = {
-    "ENUM_CUDA_MEMCPY_OPER": {
-        number: (f"CUDA_MEMCPY_KIND_{name}", label)
-        for number, (name, label) in enumerate(zip(_COPY_NAMES, _COPIES, strict=True))
-    },
+    "ENUM_CUDA_MEMCPY_OPER": _labels("CUDA_MEMCPY_KIND_", _COPIES, _COPY_NAMES),
     "ENUM_CUDA_MEM_KIND": _labels("CUDA_MEMOPR_MEMORY_KIND_", _MEMORIES),
     "ENUM_CUDA_KERNEL_LAUNCH_TYPE": _labels("CUDA_KERNEL_LAUNCH_TYPE_", _LAUNCHES),
-    "ENUM_CUPTI_SYNC_TYPE": {
-        number: (f"CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_{name}", label)
-        for number, (name, label) in enumerate(zip(_WAIT_NAMES, _WAITS, strict=True))
-    },
+    "ENUM_CUPTI_SYNC_TYPE": _labels("CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_", _WAITS, _WAIT_NAMES),
     "ENUM_NSYS_EVENT_CLASS": {
         EVENT_RUNTIME: ("TRACE_PROCESS_EVENT_CUDA_RUNTIME", "CUDA runtime"),
         EVENT_DRIVER: ("TRACE_PROCESS_EVENT_CUDA_DRIVER", "CUDA driver"),

@@ -1,6 +1,7 @@
-"""A process that profiles one solution on one workload: python -m kernelderby.measure.record.worker REQUEST.json
+"""A process that runs one solution on one workload: python -m kernelderby.measure.record.worker REQUEST.json
 
-The request is a messages.ProfileRequest; the reply is a file with one JSON object, as a Worker answers (ProfileDone).
+The request is a ProfileRequest. A profile's reply is a file with one JSON object, as a Worker answers (ProfileDone).
+Under compute-sanitizer nothing but the solution's own call runs on the GPU beside what makes its inputs.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ import msgspec
 
 from kernelderby.errors import DerbyError
 from kernelderby.measure.machine.environment import gpu_seen
-from kernelderby.measure.record.messages import ProfileRequest
+from kernelderby.measure.record.records import ProfileRequest
 from kernelderby.measure.wire.replies import Done, ProfileDone, Verdict
 from kernelderby.measure.worker.commands import Worker
+from kernelderby.measure.worker.failures import NotLoaded, told
 from kernelderby.measure.worker.serve import answer
 from kernelderby.rows.measurement import Status
 from kernelderby.store.fields import read_json
@@ -71,12 +73,8 @@ class ProfileWorker(Worker):
                 return msgspec.structs.replace(passed, iterations=iterations)
             with self.recorder.record(gpu_seen()) as recording:
                 measured.run(iterations, self.recorder.range)
-        recording.facts |= {
-            "solution": solution,
-            "definition": definition,
-            "workload": case["label"],
-            "iterations": str(iterations),
-        }
+        recording.facts |= {"solution": solution, "definition": definition}
+        recording.facts |= {"workload": case["label"], "iterations": str(iterations)}
         _write(recording, Path(output))
         warnings = tuple(recording.warnings)
         return msgspec.structs.replace(passed, iterations=iterations, kernels=len(recording.kernels), warnings=warnings)
@@ -94,7 +92,7 @@ class _Pass:
         self._candidate, self._device = candidate, maker.device
         self._name = f"solution:{solution} {maker.case.label}"
         self._inputs = [maker.make(0, random_variant=2 + number) for number in range(INPUT_SETS)]
-        self._outputs = [candidate.new_outputs(maker.case, maker.device) for _ in self._inputs]
+        self._outputs = [candidate.new_outputs(maker) for _ in self._inputs]
         self._flush = torch.empty(flush_bytes(maker.device), dtype=torch.uint8, device=maker.device)
 
     def warm_up(self, iterations: int) -> int:
@@ -156,17 +154,24 @@ def _write(recording: ProcessRecording, path: Path) -> None:
     write(recording, path)
 
 
+def call_once(request: ProfileRequest) -> None:
+    """Ends the process with the reason where the solution does not load, or raises."""
+    worker = Worker(request.root, request.device)
+    try:
+        worker.load(request.definition, request.solution)
+        worker.call_once(request.case)
+    except NotLoaded as error:
+        sys.exit(str(error))
+    except Exception as error:  # noqa: BLE001 - whatever the solution raises
+        sys.exit(told(error))
+
+
 def work_off(request: ProfileRequest) -> dict[str, Any]:
     """Loads and profiles; the reply, also when either fails."""
-    worker = ProfileWorker(request.root, "cuda")
+    worker = ProfileWorker(request.root, request.device)
     names = {"definition": request.definition, "solution": request.solution}
-    case = {
-        "case": request.case,
-        "iterations": request.iterations,
-        "output": request.output,
-        "call_by_call": request.call_by_call,
-    }
-    steps: list[tuple[Callable[..., Done], dict[str, Any]]] = [(worker.load, names), (worker.profile, names | case)]
+    asked = {name: getattr(request, name) for name in ("case", "iterations", "output", "call_by_call")}
+    steps: list[tuple[Callable[..., Done], dict[str, Any]]] = [(worker.load, names), (worker.profile, names | asked)]
     if request.output is not None:
         steps.insert(0, (worker.make_recorder, {}))
     for command, arguments in steps:
@@ -178,7 +183,10 @@ def work_off(request: ProfileRequest) -> dict[str, Any]:
 
 def main() -> None:
     request = read_json(Path(sys.argv[1]), ProfileRequest)
-    Path(request.reply).write_text(json.dumps(work_off(request)), encoding="utf-8")
+    if request.reply is None:
+        call_once(request)
+    else:
+        Path(request.reply).write_text(json.dumps(work_off(request)), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -11,13 +11,14 @@ from pathlib import Path
 
 from kernelderby import __version__
 from kernelderby.measure.record import schema as schema
-from kernelderby.measure.record.records import CopyRecord, FillRecord, KernelRecord, ProcessRecording
+from kernelderby.measure.record.records import CopyRecord, FillRecord, KernelRecord, ProcessRecording, WorkRecord
 from kernelderby.store.demangle import demangled, function_name
 
 _Row = tuple[int | str | None, ...]  # what SQLite keeps
 
 _PID_SHIFT = 24  # globalTid: process << 24 | thread; what stands above (host, virtual machine) is 0 here
 _WARNING = 2
+_PARTS = "MAJOR", "MINOR", "MICRO"
 _MAXIMUM_UINT32 = (1 << 32) - 1  # CUPTI's "none" of events
 
 
@@ -54,7 +55,7 @@ class _Writer:
             ("CUPTI_ACTIVITY_KIND_RUNTIME", self._calls()),
             ("CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", self._waits()),
             ("NVTX_EVENTS", self._ranges()),
-            ("DIAGNOSTIC_EVENT", self._diagnostics()),
+            ("DIAGNOSTIC_EVENT", ((0, 0, 0, _WARNING, text, self._pid) for text in recording.warnings)),
         ):
             self._insert(table, rows)
         self._insert(
@@ -82,26 +83,13 @@ class _Writer:
     # -------------------------------------------------------------------------------------------------- about the run
 
     def _meta(self) -> None:
-        version = ".".join(map(str, schema.SCHEMA_VERSION))
-        self._insert(
-            "META_DATA_EXPORT",
-            [
-                ("EXPORT_SCHEMA_VERSION", version),
-                *(
-                    (f"EXPORT_SCHEMA_VERSION_{part}", str(number))
-                    for part, number in zip(("MAJOR", "MINOR", "MICRO"), schema.SCHEMA_VERSION, strict=True)
-                ),
-                ("EXPORT_PRODUCT_NAME", "KernelDerby"),
-                ("EXPORT_PRODUCT_VERSION", __version__),
-            ],
-        )
-        self._insert(
-            "META_DATA_CAPTURE",
-            [
-                ("CAPTURE_EVENTS:TYPE", "cuda,nvtx"),
-                *((f"KERNELDERBY:{name.upper()}", value) for name, value in self._recording.facts.items()),
-            ],
-        )
+        numbers = [str(number) for number in schema.SCHEMA_VERSION]
+        export = {"SCHEMA_VERSION": ".".join(numbers)}
+        export |= {f"SCHEMA_VERSION_{part}": number for part, number in zip(_PARTS, numbers, strict=True)}
+        export |= {"PRODUCT_NAME": "KernelDerby", "PRODUCT_VERSION": __version__}
+        self._insert("META_DATA_EXPORT", [(f"EXPORT_{name}", value) for name, value in export.items()])
+        facts = [(f"KERNELDERBY:{name.upper()}", value) for name, value in self._recording.facts.items()]
+        self._insert("META_DATA_CAPTURE", [("CAPTURE_EVENTS:TYPE", "cuda,nvtx"), *facts])
 
     def _target(self) -> None:
         recording, gpu = self._recording, self._recording.gpu
@@ -113,27 +101,9 @@ class _Writer:
             [(recording.start_ns, *(time.isoformat(timespec="seconds") for time in (started, started.astimezone())))],
         )
         major, _, minor = gpu.compute_capability.partition(".")
-        self._insert(
-            "TARGET_INFO_GPU",
-            [
-                (
-                    0,
-                    0,
-                    gpu.name,
-                    gpu.l2_bytes,
-                    gpu.memory_bytes,
-                    gpu.multiprocessors,
-                    gpu.uuid.removeprefix("GPU-"),
-                    0,
-                    int(major or 0),
-                    int(minor or 0),
-                )
-            ],
-        )
-
-    def _diagnostics(self) -> Iterator[_Row]:
-        for text in self._recording.warnings:
-            yield 0, 0, 0, _WARNING, text, self._pid
+        sizes = gpu.l2_bytes, gpu.memory_bytes, gpu.multiprocessors
+        capability = int(major or 0), int(minor or 0)
+        self._insert("TARGET_INFO_GPU", [(0, 0, gpu.name, *sizes, gpu.uuid.removeprefix("GPU-"), 0, *capability)])
 
     # -------------------------------------------------------------------------------------------------------- events
 
@@ -216,11 +186,8 @@ class _Writer:
                 domains[one.domain] = len(domains)
                 yield self._nvtx(one.start, None, schema.NVTX_DOMAIN, one.domain, one.thread, None, domains[one.domain])
         for one in self._recording.ranges:
-            kind = (
-                schema.NVTX_MARK
-                if one.end is None
-                else (schema.NVTX_PUSH_POP if one.end_thread is None else schema.NVTX_START_END)
-            )
+            kind = schema.NVTX_PUSH_POP if one.end_thread is None else schema.NVTX_START_END
+            kind = schema.NVTX_MARK if one.end is None else kind
             yield self._nvtx(one.start, one.end, kind, one.name, one.thread, one.end_thread, domains[one.domain])
 
     def _nvtx(
@@ -230,10 +197,7 @@ class _Writer:
             self._time(start),
             None if end is None else self._time(end),
             kind,
-            None,
-            None,
-            None,
-            None,
+            *(None,) * 4,
             self._thread(thread),
             None if end_thread is None else self._thread(end_thread),
             self._string(text),
@@ -241,17 +205,9 @@ class _Writer:
             *(None,) * 9,
         )
 
-    def _work(self, work: KernelRecord | CopyRecord | FillRecord) -> _Row:
-        return (
-            self._time(work.start),
-            self._time(work.end),
-            work.device,
-            work.context,
-            None,
-            work.stream,
-            work.correlation,
-            self._pid,
-        )
+    def _work(self, work: WorkRecord) -> _Row:
+        start, end = self._time(work.start), self._time(work.end)
+        return start, end, work.device, work.context, None, work.stream, work.correlation, self._pid
 
     def _time(self, stamp: int) -> int:
         return stamp - self._recording.start_ns

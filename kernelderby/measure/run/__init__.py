@@ -1,1 +1,1 @@
-"""A run: what is measured, in which order, and the rows that it writes."""
+"""A run: its jobs, their order, and its rows."""

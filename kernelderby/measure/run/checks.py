@@ -2,38 +2,35 @@
 
 from __future__ import annotations
 
-import hashlib
-import math
 import os
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING, Any
-
-import msgspec
+from typing import TYPE_CHECKING
 
 from kernelderby.catalog import Catalog, Definition, Solution, Workload
-from kernelderby.catalog.selection import of_origin, select_in_each
 from kernelderby.catalog.workloads import tensor_bytes
 from kernelderby.errors import DerbyError
 from kernelderby.measure.clock.graphs import NotCapturable
 from kernelderby.measure.clock.timing import CUDA_EVENTS
 from kernelderby.measure.fence import caches
-from kernelderby.measure.judge.blame import DefinitionFailed
 from kernelderby.measure.judge.cases import Case, case_of_workload, small_cases
+from kernelderby.measure.judge.definition import DefinitionFailed
 from kernelderby.measure.judge.secret import drawn
 from kernelderby.measure.machine.environment import GpuSensors
 from kernelderby.measure.machine.health import Health
 from kernelderby.measure.machine.probe import Machine
 from kernelderby.measure.machine.requirements import why_not
+from kernelderby.measure.run.plan import solutions_of_each, workloads_of_each
 from kernelderby.measure.wire.process import WorkerProcess, interruptible
 from kernelderby.measure.wire.quoted import shown
 from kernelderby.measure.wire.remote import RemoteHands
 from kernelderby.measure.wire.replies import Done, Failed, Verdict, Wrong
-from kernelderby.rows.measurement import Correctness, Status
+from kernelderby.rows.checked import CheckResult
+from kernelderby.rows.measurement import Status
 from kernelderby.rows.row import JUDGE_WITHOUT_MEMORY
 
 if TYPE_CHECKING:  # the judge's own side, loaded by the first case
@@ -41,37 +38,6 @@ if TYPE_CHECKING:  # the judge's own side, loaded by the first case
     from kernelderby.measure.judge.table import JudgesTable
 
 _START_SECONDS = 180
-
-
-@dataclass(frozen=True, slots=True)
-class CheckResult:
-    """One solution on one case."""
-
-    definition: str
-    solution: str
-    case: str
-    status: Status
-    message: str
-    correctness: Correctness | None
-    why: tuple[str, ...] = ()
-
-    def __repr__(self) -> str:
-        return f"CheckResult({self.solution!r}, {self.case!r}: {self.status})"
-
-    @property
-    def matched_ratio(self) -> float | None:
-        """Of the tolerance that is closest to failing."""
-        return min(self.correctness.matched_ratio.values()) if self.correctness else None
-
-    def to_json(self) -> dict[str, Any]:
-        """As a dict; numbers that JSON does not have as strings."""
-        found = asdict(self)
-        if self.correctness:
-            found["correctness"] = {
-                name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
-                for name, value in msgspec.structs.asdict(self.correctness).items()
-            }
-        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,41 +67,35 @@ def plan_checks(
 ) -> CheckPlan:
     """seeds: contents per case; on a GPU the first is the workload's own. fresh: instead of the listed cases so many
     that the secret draws."""
-    chosen = catalog.solutions_named(solutions) or list(catalog.solutions.values())
-    wanted = [catalog.definition(name) for name in definitions] or list(catalog.definitions.values())
     if fresh and (workloads or origins or seeds > 1):
         raise DerbyError("--fresh: draws shapes that no file holds; leave out --workloads, --origin and --seeds")
     if (workloads or origins) and machine.device == "cpu":
         option = "--workloads" if workloads else "--origin"
         raise DerbyError(f"{option}: a CPU checks at SMALL_AXES, not at a workload's size; leave it out")
     catalog.check_origins(origins)
-    chosen_for, skipped = {}, {}
-    for definition in wanted:
-        runnable = []
-        for solution in (one for one in chosen if one.definition == definition.name):
-            reason = why_not(solution, machine)
-            if reason:
-                skipped[solution.name] = reason
+    chosen = solutions_of_each(catalog, solutions, definitions)
+    skipped = {one.name: why for each in chosen.values() for one in each if (why := why_not(one, machine))}
+    runnable = {name: tuple(one for one in each if one.name not in skipped) for name, each in chosen.items()}
+    checked = [catalog.definition(name) for name, some in runnable.items() if some]
+    on_gpu = machine.device == "cuda" and not fresh
+    listed = workloads_of_each(catalog, chosen, workloads, origins) if on_gpu else {}
+    jobs, broken = [], {}
+    for definition in checked:
+        try:
+            if on_gpu:
+                cases = _of_workloads(definition, listed.get(definition.name, ()), seeds)
+            elif fresh:
+                cases = _fresh_cases(catalog, definition, fresh, secret, machine)
             else:
-                runnable.append(solution)
-        if runnable:
-            chosen_for[definition.name] = tuple(runnable)
-    checked = [definition for definition in wanted if definition.name in chosen_for]
-    if fresh:
-        cases, broken = _of_each(checked, lambda each: _fresh_cases(catalog, each, fresh, secret, machine))
-    elif machine.device == "cuda":
-        named = {one.definition for one in chosen}
-        own = {each.name: of_origin(catalog.workloads(each.name), origins) for each in wanted if each.name in named}
-        listed = select_in_each({name: found for name, found in own.items() if found or not origins}, list(workloads))
-        cases = {each.name: _full_cases(each, listed.get(each.name, ()), seeds) for each in checked}
-        broken = {}
-    else:
-        cases, broken = _of_each(checked, lambda each: _cases_of(catalog, each, seeds))
-    jobs = ((each, chosen_for[each.name], cases[each.name]) for each in checked if each.name in cases)
+                cases = _small_cases(catalog, definition, seeds)
+        except DerbyError as error:  # SMALL_AXES and AXES_SPACE stand in code, which this process runs
+            broken[definition.name] = str(error)
+        else:
+            jobs.append((definition, runnable[definition.name], cases))
     return CheckPlan(tuple(jobs), skipped, broken)
 
 
-def _full_cases(definition: Definition, chosen: Sequence[Workload], seeds: int) -> tuple[Case, ...]:
+def _of_workloads(definition: Definition, chosen: Iterable[Workload], seeds: int) -> tuple[Case, ...]:
     return tuple(case_of_workload(definition, workload, offset) for workload in chosen for offset in range(seeds))
 
 
@@ -149,24 +109,13 @@ def _fresh_cases(
     return tuple(shape.case() for shape in shapes)
 
 
-def _of_each(
-    definitions: list[Definition], cases_of: Callable[[Definition], tuple[Case, ...]]
-) -> tuple[dict[str, tuple[Case, ...]], dict[str, str]]:
-    """The cases of each definition that loads, and of the others why not. SMALL_AXES and AXES_SPACE stand in their
-    code, which this process runs for the references too."""
-    cases: dict[str, tuple[Case, ...]] = {}
-    broken: dict[str, str] = {}
-    for definition in definitions:
-        try:
-            cases[definition.name] = cases_of(definition)
-        except DerbyError as error:
-            broken[definition.name] = str(error)
-    return cases, broken
-
-
-def _cases_of(catalog: Catalog, definition: Definition, seeds: int) -> tuple[Case, ...]:
+def _small_cases(catalog: Catalog, definition: Definition, seeds: int) -> tuple[Case, ...]:
+    """Of SMALL_AXES; of a foreign definition, which brings none, the workload that moves the fewest bytes."""
     if definition.source_path is None:
-        return _smallest(catalog, definition, seeds)
+        if not (workloads := catalog.workloads(definition.name)):
+            raise DerbyError(f"{definition.place}: has no workload that a CPU could check; add one")
+        smallest = min(workloads, key=lambda each: tensor_bytes(definition, definition.sizes(each.axes)))
+        return _of_workloads(definition, [smallest], seeds)
     from kernelderby.measure.judge.definition import module_of
 
     module = module_of(definition)
@@ -174,15 +123,6 @@ def _cases_of(catalog: Catalog, definition: Definition, seeds: int) -> tuple[Cas
         raise DerbyError(f"{definition.source_path}: has no SMALL_AXES, so it cannot be checked on a CPU; add them")
     variants = getattr(module, "SMALL_VARIANTS", None)
     return tuple(small_cases(definition, module.SMALL_AXES, variants, seeds))
-
-
-def _smallest(catalog: Catalog, definition: Definition, seeds: int) -> tuple[Case, ...]:
-    """Of a foreign definition, which brings no SMALL_AXES: the workload that moves the fewest bytes."""
-    workloads = catalog.workloads(definition.name)
-    if not workloads:
-        raise DerbyError(f"{definition.place}: has no workload that a CPU could check; add one")
-    smallest = min(workloads, key=lambda each: tensor_bytes(definition, definition.sizes(each.axes)))
-    return tuple(case_of_workload(definition, smallest, offset) for offset in range(seeds))
 
 
 def run_checks(
@@ -199,18 +139,15 @@ def run_checks(
     secret: what the inputs are drawn from; None draws one. lanes: how many side by side on a CPU (default: its cores,
     four at most).
 
-    On a GPU one solution after the other, each in a process of its own. On a CPU several side by side, and solutions of
-    one author share a process, since most of the time goes into starting Python: a case that fails there is checked
-    again in a process of its own, which decides. A fresh process after a crash, a hang or an exception."""
-    on_cpu = machine.device == "cpu"
+    Each solution in a process of its own, on a CPU several side by side. A fresh process after a crash, a hang or an
+    exception."""
     left = [(definition, solution, cases) for definition, solutions, cases in plan.jobs for solution in solutions]
-    waiting = deque(sorted(left, key=lambda job: job[1].author) if on_cpu else left)
+    waiting = deque(left)
     found: dict[tuple[str, str], list[CheckResult]] = {}
     secret, ended = secret or drawn(), Event()
 
     def lane() -> None:
-        checker = _Checker(catalog, machine, timeout_seconds, secret, shares=on_cpu)
-        checker.dump = dump
+        checker = _Checker(catalog, machine, timeout_seconds, secret, dump)
         try:
             while waiting and not ended.is_set():
                 try:
@@ -231,7 +168,7 @@ def run_checks(
         finally:
             checker.end()
 
-    width = 1 if not on_cpu else lanes or _lanes()
+    width = lanes or _lanes() if machine.device == "cpu" else 1
     with ThreadPoolExecutor(width) as pool:
         working = [pool.submit(lane) for _ in range(width)]
         try:
@@ -241,18 +178,10 @@ def run_checks(
         except BaseException:
             ended.set()
             raise
-    caches.end_run({solution.text_hash for _, solution, _ in left if _all_passed(found, solution)})
-    return [
-        result
-        for definition, solution, _ in left
-        if definition.name not in plan.broken
-        for result in found[definition.name, solution.name]
-    ]
-
-
-def _all_passed(found: dict[tuple[str, str], list[CheckResult]], solution: Solution) -> bool:
-    results = found.get((solution.definition, solution.name), [])
-    return bool(results) and all(each.status is Status.PASSED for each in results)
+    ends = [(definition, solution, found.get((definition.name, solution.name), [])) for definition, solution, _ in left]
+    right = (one for _, one, results in ends if results and all(each.status is Status.PASSED for each in results))
+    caches.end_run({one.text_hash for one in right})
+    return [result for definition, _, results in ends if definition.name not in plan.broken for result in results]
 
 
 def _lanes() -> int:
@@ -260,41 +189,29 @@ def _lanes() -> int:
 
 
 class _Checker:
-    """A process that runs solutions, replaced when one fails, and the judge's look at each case. To be used and ended
-    in one thread.
+    """The process of the solution in turn, replaced when it fails, and the judge's look at each case. To be used and
+    ended in one thread."""
 
-    shares: solutions of one author run in the same process."""
-
-    def __init__(self, catalog: Catalog, machine: Machine, timeout_seconds: float, secret: str, shares: bool) -> None:
-        self.catalog, self.machine, self.shares = catalog, machine, shares
-        self.timeout_seconds, self.secret = timeout_seconds, secret
-        self.dump: Path | None = None
+    def __init__(
+        self, catalog: Catalog, machine: Machine, timeout_seconds: float, secret: str, dump: Path | None
+    ) -> None:
+        self.catalog, self.machine = catalog, machine
+        self.timeout_seconds, self.secret, self.dump = timeout_seconds, secret, dump
         self._why: tuple[str, ...] = ()
         self._worker: WorkerProcess | None = None
-        self._author = ""
-        self._loaded: Solution | None = None
-        self._is_shared = False  # other solutions ran in this process before
+        self._solution: Solution | None = None
+        self._unbuildable: Failed | None = None  # why the solution does not load
+        self._was_overtaken = False
         self._health = Health(catalog.root, machine, GpuSensors(machine.gpu.uuid) if machine.gpu else None)
-        self._unbuildable: dict[str, Failed] = {}
-        self._were_overtaken: set[str] = set()
 
     def check(self, definition: Definition, solution: Solution, case: Case) -> CheckResult:
         """DefinitionFailed where the definition's own code does."""
         self._why = ()
         end = self._end_of(definition, solution, case)
-        if end.status is not Status.PASSED and self._is_shared:
-            self.end()
-            self._unbuildable.pop(solution.name, None)
-            end = self._end_of(definition, solution, case)
-        return CheckResult(
-            definition.name,
-            solution.name,
-            case.label,
-            end.status,
-            shown(end.message),
-            end.correctness if isinstance(end, Verdict) else None,
-            () if end.status is Status.PASSED else self._why,
-        )
+        why = () if end.status is Status.PASSED else self._why
+        correctness = end.correctness if isinstance(end, Verdict) else None
+        names = definition.name, solution.name, case.label
+        return CheckResult(*names, end.status, shown(end.message), correctness, why)
 
     def _end_of(self, definition: Definition, solution: Solution, case: Case) -> Verdict | Failed:
         try:
@@ -310,7 +227,7 @@ class _Checker:
         from kernelderby.measure.judge.table import JudgesTable
 
         worker = self._worker_with(definition, solution)
-        table = JudgesTable.of_case(self.catalog.root, definition, case, self.machine, self.secret)
+        table = JudgesTable.of(self.catalog.root, definition, case, self.machine, self.secret)
         try:
             race = table.race(solution, RemoteHands(worker, self.timeout_seconds))
         except (MemoryError, torch.OutOfMemoryError) as error:
@@ -321,16 +238,16 @@ class _Checker:
             self.dump = None if race.why else self.dump  # the first failing case
             if verdict.status is not Status.PASSED or self.machine.device == "cpu":
                 return verdict
-            return self._overtaken(table, race, solution) or verdict
+            return self._overtaken(table, race) or verdict
         finally:
             self._release()
             race.release()
             table.release()
 
-    def _overtaken(self, table: JudgesTable, race: Race, solution: Solution) -> Verdict | None:
+    def _overtaken(self, table: JudgesTable, race: Race) -> Verdict | None:
         """The verdict on its graphs after a larger call where it is none of passed. Of each solution once, on its first
         case that has a larger one; a call without a graph has none to look at."""
-        if solution.name in self._were_overtaken:
+        if self._was_overtaken:
             return None
         race.start()
         try:
@@ -342,8 +259,7 @@ class _Checker:
         except Wrong as wrong:
             return wrong.verdict
         verdict = table.overtaken(race, self.catalog)
-        if verdict is not None:
-            self._were_overtaken.add(solution.name)
+        self._was_overtaken = verdict is not None
         return None if verdict is None or verdict.status is Status.PASSED else verdict
 
     def _release(self) -> None:
@@ -356,35 +272,24 @@ class _Checker:
 
     def _worker_with(self, definition: Definition, solution: Solution) -> WorkerProcess:
         """The process with the solution loaded."""
-        if solution.name in self._unbuildable:
-            raise self._unbuildable[solution.name]
-        if self._worker and self._loaded is solution:
-            return self._worker
-        if not self.shares or solution.author != self._author:
+        if self._solution is not solution:
             self.end()
+            self._solution, self._unbuildable, self._was_overtaken = solution, None, False
+        if self._unbuildable:
+            raise self._unbuildable
         if self._worker is None:
-            self._worker = WorkerProcess(self.catalog.root, self.machine.device, solution_hash=self._cache(solution))
-            self._author = solution.author
-        self._is_shared, self._loaded = self._loaded is not None, solution
-        seconds = _START_SECONDS + self.timeout_seconds
-        # A timer for its graphs; which one does not matter, since nothing is timed.
-        protocol = CUDA_EVENTS if self.machine.device == "cuda" else None
-        try:
-            self._worker.ask(
-                Done, "load", seconds, definition=definition.name, solution=solution.name, protocol=protocol
-            )
-        except Failed as failed:
-            self._unbuildable[solution.name] = failed
-            raise
+            self._worker = WorkerProcess(self.catalog.root, self.machine.device, solution_hash=solution.text_hash)
+            # A timer for its graphs; which one does not matter, since nothing is timed.
+            protocol = CUDA_EVENTS if self.machine.device == "cuda" else None
+            names = {"definition": definition.name, "solution": solution.name}
+            try:
+                self._worker.ask(Done, "load", _START_SECONDS + self.timeout_seconds, **names, protocol=protocol)
+            except Failed as failed:
+                self._unbuildable = failed
+                raise
         return self._worker
-
-    def _cache(self, solution: Solution) -> str:
-        """Whose caches the process gets: the solution's own, or where it is shared the author's."""
-        if not self.shares:
-            return solution.text_hash
-        return hashlib.sha256(f"author {solution.author}".encode()).hexdigest()[:16]
 
     def end(self) -> None:
         if self._worker:
             self._worker.kill()
-        self._worker = self._loaded = None
+        self._worker = None

@@ -1,42 +1,76 @@
-"""One workload: its solutions are checked, timed in turn, looked at by the judge's own clock, and get their rows."""
+"""One workload: its solutions are checked, set up, tried once, captured, timed in turn, looked at by the judge's own
+clock, and get their rows."""
 
 from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import torch
 from msgspec.structs import asdict
 
+from kernelderby.catalog import Catalog, Solution
 from kernelderby.catalog.selection import workload_label
+from kernelderby.measure.clock.graphs import NotCapturable
 from kernelderby.measure.clock.timing import TimingFailed
+from kernelderby.measure.judge.doubt import SessionClock
 from kernelderby.measure.judge.exchange import PASSED
 from kernelderby.measure.judge.race import Turn
 from kernelderby.measure.judge.table import JudgesTable
+from kernelderby.measure.machine.environment import GpuSensors
+from kernelderby.measure.machine.health import Health
 from kernelderby.measure.run import helpers, turns
-from kernelderby.measure.run.plan import Job
-from kernelderby.measure.run.preparing import Preparing
+from kernelderby.measure.run.helpers import Watch
+from kernelderby.measure.run.ledger import Ledger
+from kernelderby.measure.run.plan import Job, Settings
+from kernelderby.measure.run.progress import Observer
 from kernelderby.measure.run.racer import Racer, first_two
-from kernelderby.measure.run.shared import Run
+from kernelderby.measure.run.workers import Workers
+from kernelderby.measure.wire.process import interruptible
+from kernelderby.measure.wire.remote import RemoteHands
 from kernelderby.measure.wire.replies import Failed, Verdict, Wrong
 from kernelderby.rows.measurement import Status, Timed
 from kernelderby.rows.row import JUDGE_WITHOUT_MEMORY
 
 _REFERENCE_ITERATIONS = 3
+_ROUND_MICROSECONDS = 200_000  # solutions slower than this / iterations get fewer iterations a round, 2 at least
 _COOLING_SECONDS = 2  # before a disturbed turn is repeated
+
+Given = TypeVar("Given")
+
+
+@dataclass(slots=True)
+class Run:
+    """Shared by the contests of one run. were_overtaken: solutions whose graphs were replayed after a larger call."""
+
+    catalog: Catalog
+    settings: Settings
+    session: str
+    workers: Workers
+    ledger: Ledger
+    sensors: GpuSensors | None
+    observer: Observer
+    health: Health
+    clock: SessionClock = field(default_factory=SessionClock)
+    watch: Watch = field(default_factory=Watch)
+    were_overtaken: set[str] = field(default_factory=set)
 
 
 class Contest:
     def __init__(self, run: Run, job: Job, table: JudgesTable) -> None:
         self._run, self._job, self._table = run, job, table
-        self._preparing = Preparing(run, table)
         self._caught: dict[str, Verdict] = {}  # solution -> why it is out before its next turn
+        self.crowded: list[Solution] = []  # that have no row yet: beside the others there was no memory
 
     def hold(self) -> None:
         """Writes a row for each solution. DefinitionFailed where the definition's own code fails: nobody can be judged
         by it, and who is not out yet gets no row."""
         workers, ledger, racers = self._run.workers, self._run.ledger, list[Racer]()
-        for solution, worker in workers.load(self._job.definition, self._job.solutions):
+        for solution, worker in workers.load(self._job.solutions):
             racers.append(Racer(solution, worker, secret=self._table.secret))
         for solution in self._job.solutions:
             if failed := workers.unbuildable.get(solution.name):
@@ -82,29 +116,82 @@ class Contest:
             )
 
     def _checked(self, racers: list[Racer]) -> list[Racer]:
-        """Those that are right."""
+        """Those that are right. All of them side by side, since compilation takes the CPU's time."""
+        if not racers:
+            return []
+        with ThreadPoolExecutor(len(racers)) as pool, interruptible():
+            ends = list(pool.map(self._prepared, racers))
         passed = []
-        for racer, end in zip(racers, self._preparing.check(racers), strict=True):
+        for racer, end in zip(racers, ends, strict=True):
             self._run.observer.step(f"{racer.solution.name} checked on {workload_label(self._job.workload)}")
             if self._goes_on(racer, end):
                 passed.append(racer)
         return passed
+
+    def _prepared(self, racer: Racer) -> Verdict | Failed:
+        """Check, set-up and a trial turn of one racer. Runs in a thread of its own."""
+        settings, start = self._run.settings, time.monotonic()
+
+        def tried() -> Verdict:
+            racer.judged = race = self._table.race(racer.solution, RemoteHands(racer.worker, settings.timeout_seconds))
+            verdict = race.check()
+            if verdict.status is not Status.PASSED:
+                return verdict
+            racer.correctness = verdict.correctness
+            race.start()
+            trial = race.turn(0, 2)
+            if trial.verdict.status is Status.PASSED:
+                fitting = int(_ROUND_MICROSECONDS / min(trial.eager.spans_us))
+                racer.iterations = max(2, min(settings.iterations, fitting))
+            return trial.verdict
+
+        try:
+            return ended(tried)
+        finally:
+            racer.seconds += time.monotonic() - start
 
     def _captured(self, racers: list[Racer]) -> list[Racer]:
         """A CUDA graph of each one's call. Where there is none the row says why, and a process that the attempt has
         spoiled is replaced."""
         captured = []
         for racer in racers:
-            end, spoiled = self._preparing.capture(racer)
+            end, spoiled = self._capture(racer)
             if self._goes_on(racer, end) and (not spoiled or self._started_anew(racer)):
                 captured.append(racer)
         return captured
 
+    def _capture(self, racer: Racer) -> tuple[Verdict | Failed, bool]:
+        """A CUDA graph of its call, replayed after a larger one; the verdict on that, and whether the attempt has
+        spoiled its process. Where there is no graph the racer knows why."""
+        start, spoiled = time.monotonic(), False
+        try:
+            racer.race.capture()
+        except NotCapturable as error:
+            racer.graph_missing, spoiled = str(error), error.spoiled
+        except Wrong as wrong:
+            racer.graph_missing = f"{wrong.verdict.status}: {wrong.verdict.message}"
+        except Failed as failed:
+            racer.graph_missing, spoiled = f"{failed.status}: {failed.message}", True
+        racer.race.series.planned = self._run.settings.rounds * (2 if racer.race.has_graph else 1)
+        end = ended(self._overtaken, racer)
+        racer.seconds += time.monotonic() - start
+        return end, spoiled
+
+    def _overtaken(self, racer: Racer) -> Verdict:
+        """Of each solution once, on the first workload that has a larger one: its graphs after a larger call."""
+        known = self._run.were_overtaken
+        if not racer.race.has_graph or racer.solution.name in known:
+            return PASSED
+        verdict = self._table.overtaken(racer.race, self._run.catalog)
+        if verdict is not None:
+            known.add(racer.solution.name)
+        return verdict or PASSED
+
     def _started_anew(self, racer: Racer) -> bool:
         """Prepares a racer in a fresh process. False when it is out."""
         racer.release()
-        racer.worker, failed = self._run.workers.anew(self._job.definition, racer.solution)
-        return self._goes_on(racer, failed or self._preparing.prepared(racer))
+        racer.worker, failed = self._run.workers.anew(racer.solution)
+        return self._goes_on(racer, failed or self._prepared(racer))
 
     def _rounds(self, racers: list[Racer]) -> list[Racer]:
         """All of them in turn, then the first two alone until their ratio has settled. Gives back those that are in."""
@@ -134,10 +221,11 @@ class Contest:
             if sensors and not racer.clocks:
                 racer.clocks.append(sensors.read())
             with run.workers.alone(racer.worker):
-                turn, end = _taken(racer, number * (turns.REPEATS + 1) + attempt)
+                turn = ended(racer.race.turn, number * (turns.REPEATS + 1) + attempt, racer.iterations)
+            end = turn.verdict if isinstance(turn, Turn) else turn
             after = sensors.read() if sensors else {}
             disturbed = turns.disturbance(sensors, after, run.workers.on_gpu)
-            if not disturbed or turn is None:
+            if not disturbed or end.status is not Status.PASSED:
                 break
             if sensors:
                 self._catch(helpers.helper_of(run.workers.by_name, sensors, run.workers.beside), helpers.HELPER)
@@ -150,8 +238,7 @@ class Contest:
         racer.seconds += time.monotonic() - start
         if after:
             racer.clocks.append(after)
-        goes_on = self._goes_on(racer, self._caught.pop(racer.solution.name, end))
-        if turn is None or not goes_on:
+        if not self._goes_on(racer, self._caught.pop(racer.solution.name, end)) or not isinstance(turn, Turn):
             return False
         if disturbed:
             racer.notes.append(f"round {number}: {disturbed}")
@@ -171,22 +258,16 @@ class Contest:
         """Those whose times the judge's own clock and the floor allow."""
         run, kept = self._run, []
         for racer in racers:
-            end: Verdict | Failed
             self._catch(run.watch.out_of_turn(run.workers.by_name, self._table.device), helpers.OUT_OF_TURN)
-            try:
-                with run.workers.alone(racer.worker):
-                    end = self._caught.pop(racer.solution.name, None) or self._doubt(racer)
-            except Failed as failed:
-                end = failed
-            except Wrong as wrong:
-                end = wrong.verdict
-            if self._goes_on(racer, end):
+            caught = self._caught.pop(racer.solution.name, None)
+            if self._goes_on(racer, ended(self._doubt, racer) if caught is None else caught):
                 kept.append(racer)
         return [racer for racer in kept if self._goes_on(racer, self._caught.pop(racer.solution.name, PASSED))]
 
     def _doubt(self, racer: Racer) -> Verdict:
-        start = time.monotonic()
-        judged = self._table.doubt(racer.race, racer.claims, racer.solution, self._run.clock)
+        with self._run.workers.alone(racer.worker):
+            start = time.monotonic()
+            judged = self._table.doubt(racer.race, racer.claims, racer.solution, self._run.clock)
         racer.seconds += time.monotonic() - start
         racer.accept(judged)
         return judged.verdict
@@ -200,10 +281,19 @@ class Contest:
             racer.correctness = end.correctness
         if isinstance(end, Failed):
             self._run.health.expect_sound(end.message)
-        self._run.ledger.write(self._job, racer.solution, end.status, end.message, racer)
+        if self._is_crowded_out(end):
+            self.crowded.append(racer.solution)
+        else:
+            self._run.ledger.write(self._job, racer.solution, end.status, end.message, racer)
         if isinstance(end, Failed):  # it raised, hung or died: who knows what is left in that process
             self._run.workers.drop(racer.solution.name)
         return False
+
+    def _is_crowded_out(self, end: Verdict | Failed) -> bool:
+        """On a GPU each holds inputs of its own, and the judge a set for each."""
+        if end.status is not Status.OUT_OF_MEMORY or len(self._job.solutions) == 1:
+            return False
+        return self._table.device.type == "cuda" or end.message.startswith(JUDGE_WITHOUT_MEMORY)
 
     def _reference_latency(self, racers: list[Racer]) -> float | None:
         if not racers:
@@ -216,11 +306,13 @@ class Contest:
             return None
 
 
-def _taken(racer: Racer, number: int) -> tuple[Turn | None, Verdict | Failed]:
+def ended(act: Callable[..., Given], *arguments: Any) -> Given | Verdict | Failed:
+    """What the judge does with a worker gives, or the end of the solution that it raises."""
     try:
-        turn = racer.race.turn(number, racer.iterations)
+        return act(*arguments)
     except Failed as failed:
-        return None, failed
-    except torch.OutOfMemoryError as error:
-        return None, Failed(Status.OUT_OF_MEMORY, f"{JUDGE_WITHOUT_MEMORY}: {error}")
-    return (turn if turn.verdict.status is Status.PASSED else None), turn.verdict
+        return failed
+    except Wrong as wrong:
+        return wrong.verdict
+    except (MemoryError, torch.OutOfMemoryError) as error:
+        return Failed(Status.OUT_OF_MEMORY, f"{JUDGE_WITHOUT_MEMORY}: {error}")

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import random
 from collections.abc import Collection
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from kernelderby.catalog import Catalog, Definition, Workload
-from kernelderby.catalog.lines import line_of
-from kernelderby.catalog.spaces import Sizes, Unfit, draw
+from kernelderby.catalog.spaces import Sizes, Unfit, draw, line_of
 from kernelderby.catalog.workloads import FRESH, tensor_bytes, workload_of
 from kernelderby.errors import DerbyError
-from kernelderby.measure.judge.blame import Uncountable
 from kernelderby.measure.judge.blobs import count, generate
 from kernelderby.measure.judge.cases import Case
-from kernelderby.measure.judge.definition import module_of
+from kernelderby.measure.judge.definition import Uncountable, module_of
+from kernelderby.measure.judge.fenced import FencedDefinitions
+from kernelderby.measure.run.plan import solutions_of_each
+from kernelderby.measure.wire.replies import ShapesDrawn
 
 _TRIES = 2000  # draws for one shape
+_LEAST_OUTPUTS = 16  # values: whether most of fewer lie within a tolerance is chance
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,17 +46,10 @@ class FreshShape:
     workload: Workload
 
     def case(self) -> Case:
-        told = self.sizes.scalars | self.sizes.generator
-        label = " ".join(
-            f"{name}={size}" for name, size in (self.workload.axes | told).items() if type(size) is not float
-        )
-        return Case(
-            f"{label} fresh {self.workload.uuid[:8]}",
-            self.sizes.axes,
-            self.sizes.scalars,
-            self.workload.seed,
-            generator=self.sizes.generator,
-        )
+        sizes, told = self.sizes, self.workload.axes | self.sizes.scalars | self.sizes.generator
+        label = " ".join(f"{name}={size}" for name, size in told.items() if type(size) is not float)
+        label = f"{label} fresh {self.workload.uuid[:8]}"
+        return Case(label, sizes.axes, sizes.scalars, self.workload.seed, generator=sizes.generator)
 
 
 def fresh_shapes(
@@ -78,7 +75,7 @@ def fresh_shapes(
     while len(found) < count:
         for _ in range(_TRIES):
             try:
-                shape = _drawn(definition, module, draw(definition, space, uniform, const), LIMITS[device], taken)
+                shape = fresh_shape(definition, module, draw(definition, space, uniform, const), LIMITS[device], taken)
             except Unfit:
                 continue
             found.append(shape)
@@ -96,32 +93,35 @@ def fresh_workloads(
     catalog: Catalog, solutions: Collection[str], definitions: Collection[str], secret: str, count: int
 ) -> dict[str, list[Workload]]:
     """For a race on a GPU: `count` shapes of each of the definitions (default: all) that any of the solutions (default:
-    all) is for."""
-    chosen = catalog.solutions_named(solutions) or list(catalog.solutions.values())
-    wanted = [catalog.definition(name) for name in definitions] or list(catalog.definitions.values())
-    raced = {solution.definition for solution in chosen}
-    return {
-        each.name: [shape.workload for shape in fresh_shapes(catalog, each, module_of(each), secret, count, "cuda")]
-        for each in wanted
-        if each.name in raced
-    }
+    all) is for. Drawn behind the fences: a cluster's driver has none of its own."""
+    wanted = map(catalog.definition, solutions_of_each(catalog, solutions, definitions))
+    with FencedDefinitions(catalog) as fenced:
+        return {each.name: [_workload(each, line) for line in fenced.fresh(each, secret, count)] for each in wanted}
+
+
+def drawn_in_worker(root: Path, definition: str, secret: str, count: int) -> ShapesDrawn:
+    """FencedDefinitions.fresh() asks for it."""
+    catalog = Catalog.open(root)
+    chosen = catalog.definition(definition)
+    shapes = fresh_shapes(catalog, chosen, module_of(chosen), secret, count, "cuda")
+    return ShapesDrawn(tuple(shape.workload.raw for shape in shapes))
 
 
 def _place(axes: dict[str, int], scalars: dict[str, Any], generator: dict[str, Any]) -> str:
     return repr([sorted(axes.items()), sorted(scalars.items()), sorted(generator.items())])
 
 
-def _drawn(
-    definition: Definition, module: ModuleType, sizes: Sizes, limits: Limits, taken: Collection[str]
+def fresh_shape(
+    definition: Definition, module: ModuleType, sizes: Sizes, limits: Limits, taken: Collection[str] = ()
 ) -> FreshShape:
-    """Unfit where it is listed, too large, or no inputs agree with it."""
+    """One of these sizes. Unfit where it is listed, too large or too small, or no inputs agree with it."""
     var = {name: size for name, size in sizes.axes.items() if definition.axes[name] is None}
     if _place(var, sizes.scalars, sizes.generator) in taken:
         raise Unfit
-    if tensor_bytes(definition, sizes.axes) > limits.nbytes:
+    outputs = sum(math.prod(sizes.axes[axis] for axis in each.shape or ()) for each in definition.outputs.values())
+    if outputs < _LEAST_OUTPUTS or tensor_bytes(definition, sizes.axes) > limits.nbytes:
         raise Unfit
-    line = line_of(definition, sizes, (), FRESH)
-    workload = workload_of(f"a fresh shape of {definition.name}", line, definition)
+    workload = _workload(definition, line_of(definition, sizes, (), FRESH))
     try:
         tensors = generate(definition, module, workload, sizes.axes)
     except ValueError:
@@ -133,4 +133,8 @@ def _drawn(
         raise DerbyError(f"{definition.place}: count_cost: is missing, and {error}; add it") from None
     if sum(line["cost"]["flops"].values()) > limits.flops:
         raise Unfit
-    return FreshShape(sizes, workload_of(f"a fresh shape of {definition.name}", line, definition))
+    return FreshShape(sizes, _workload(definition, line))
+
+
+def _workload(definition: Definition, line: dict[str, Any]) -> Workload:
+    return workload_of(f"a fresh shape of {definition.name}", line, definition)

@@ -1,12 +1,12 @@
-"""Processes of the candidate and of the base in turn, start after start: what `derby gate` decides from."""
+"""The measurements of `derby gate`: processes of the candidate and of the base in turn, start after start."""
 
 from __future__ import annotations
 
 import hashlib
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from secrets import randbelow
@@ -15,19 +15,22 @@ from kernelderby.catalog import Definition, Solution, Workload
 from kernelderby.catalog.selection import workload_label
 from kernelderby.measure.clock.graphs import NotCapturable
 from kernelderby.measure.judge import secret
-from kernelderby.measure.judge.doubt import Claims, SessionClock
-from kernelderby.measure.judge.race import Race
+from kernelderby.measure.judge.doubt import Claims, Judged, SessionClock
+from kernelderby.measure.judge.exchange import PASSED
+from kernelderby.measure.judge.race import Race, Turn
 from kernelderby.measure.judge.table import JudgesTable
 from kernelderby.measure.machine.environment import GpuSensors
 from kernelderby.measure.machine.probe import Machine, exclusive
 from kernelderby.measure.run import turns
-from kernelderby.measure.run.workers import START_SECONDS
-from kernelderby.measure.wire.process import WorkerProcess
+from kernelderby.measure.run.contest import ended
+from kernelderby.measure.run.plan import work_of
+from kernelderby.measure.run.workers import ask_to_load
+from kernelderby.measure.wire.process import WorkerProcess, standing_still
 from kernelderby.measure.wire.quoted import shown
 from kernelderby.measure.wire.remote import RemoteHands
-from kernelderby.measure.wire.replies import Failed, Verdict, Wrong
-from kernelderby.measure.wire.still import standing_still
+from kernelderby.measure.wire.replies import Failed, Verdict
 from kernelderby.rows.measurement import Status
+from kernelderby.rows.row import JUDGE_WITHOUT_MEMORY
 from kernelderby.statistics.gate import (
     BLOCKS,
     CANNOT_TELL,
@@ -81,8 +84,8 @@ class GatedWorkload:
 class _Out(Exception):
     """One side has no time on this workload."""
 
-    def __init__(self, role: str, told: str) -> None:
-        super().__init__(told)
+    def __init__(self, role: str, end: Verdict | Failed) -> None:
+        super().__init__(f"{end.status}: {end.message}")
         self.role = role
 
 
@@ -106,7 +109,6 @@ class Gate:
     def run(self, workloads: Sequence[Workload]) -> list[GatedWorkload]:
         """In the order of the workloads; each has as many starts as it takes to decide, and no more than allowed."""
         starts: dict[str, list[list[list[float]]]] = {each.uuid: [] for each in workloads}
-        kinds: dict[str, str] = {}
         found: dict[str, GatedWorkload] = {}
         with exclusive(self.machine, self.root):
             for number in range(1, self.settings.most + 1):
@@ -125,25 +127,14 @@ class Gate:
                             self._end()  # who knows what is left in these processes
                             continue
                         starts[workload.uuid].append(blocks)
-                        kinds[workload.uuid] = kind
-                        self._decide(workload, kind, starts[workload.uuid], len(workloads), found)
+                        result = gated(starts[workload.uuid], self.settings.least, len(workloads), self.settings.most)
+                        if is_decided(result, self.settings.most):
+                            found[workload.uuid] = GatedWorkload(workload, result.verdict, kind, result)
                 except _Out as out:  # it does not load
-                    found |= {each.uuid: _failed(each, out) for each in left}
+                    found |= {each.uuid: _failed(each, out) for each in left if each.uuid not in found}
                 finally:
                     self._end()
         return [found[each.uuid] for each in workloads]
-
-    def _decide(
-        self,
-        workload: Workload,
-        kind: str,
-        starts: list[list[list[float]]],
-        comparisons: int,
-        found: dict[str, GatedWorkload],
-    ) -> None:
-        result = gated(starts, self.settings.least, comparisons, self.settings.most)
-        if is_decided(result, self.settings.most):
-            found[workload.uuid] = GatedWorkload(workload, result.verdict, kind, result)
 
     def _load(self) -> None:
         """Side by side; the order of their starts says nothing of whose memory lies where."""
@@ -153,18 +144,9 @@ class Gate:
                 key = hashlib.sha256(f"{key} {side.python}".encode()).hexdigest()[:16]
             self._workers[role] = WorkerProcess(side.root, self.machine.device, solution_hash=key, python=side.python)
         for role, side in self.sides.items():
-            worker = self._workers[role]
-            worker.send(
-                "load",
-                START_SECONDS + self.settings.timeout_seconds,
-                definition=self.definition.name,
-                solution=side.solution.name,
-                protocol=self.machine.protocol,
-                guarded=worker.rivals(),
-            )
+            ask_to_load(self._workers[role], side.solution, self.machine.protocol, self.settings.timeout_seconds)
         for role, worker in self._workers.items():
-            if failed := worker.receive().failed:
-                raise _Out(role, f"{failed.status}: {failed.message}")
+            _must_pass(role, worker.receive().failed or PASSED)
 
     def _measured(self, workload: Workload, start: int) -> tuple[str, list[list[float]]]:
         """The kind of time, and the median of each turn, a block a list."""
@@ -176,67 +158,64 @@ class Gate:
                 hands = RemoteHands(self._workers[role], self.settings.timeout_seconds)
                 races[role] = self._prepared(role, table.race(side.solution, hands))
             kind = "graph" if all(race.has_graph for race in races.values()) else "eager"
-            blocks: list[list[float]] = []
-            claims: dict[str, list[Claims]] = {role: [] for role in races}
+            blocks: list[list[Claims]] = []
             for block in range(BLOCKS):
                 self.told(f"{workload_label(workload)}: start {start}, block {block + 1} of {BLOCKS}")
-                turns_ = [self._turn(role, races[role], kind, block, place) for place, role in enumerate(ORDER)]
-                blocks.append([each.medians[kind] for each in turns_])
-                for role, claim in zip(ORDER, turns_, strict=True):
-                    claims[role].append(claim)
+                blocks.append([self._turn(role, races[role], kind, block, place) for place, role in enumerate(ORDER)])
             # One of a side, and no process knows whether it is that one.
             for role in (f"{side} {1 + randbelow(PAIRS)}" for side in ("base", "candidate")):
-                self._doubt(role, table, races[role], claims[role])
-            return kind, blocks
+                claims = [claim for block in blocks for name, claim in zip(ORDER, block, strict=True) if name == role]
+                self._doubt(role, table, races[role], claims)
+            return kind, [[claim.medians[kind] for claim in block] for block in blocks]
         finally:
             for worker in self._workers.values():
-                with suppress(Failed):
-                    worker.send("release", self.settings.timeout_seconds)
-                    worker.receive()
+                worker.send("release", self.settings.timeout_seconds)
+                worker.receive()
             for race in races.values():
                 race.release()
             table.release()
 
     def _prepared(self, role: str, race: Race) -> Race:
-        try:
-            with standing_still(each for name, each in self._workers.items() if name != role):
-                _must_pass(role, race.check())
+        def tried() -> Verdict:
+            verdict = race.check()
+            if verdict.status is Status.PASSED:
                 race.start()
-                _must_pass(role, race.turn(0, 2).verdict)
+                verdict = race.turn(0, 2).verdict
+            if verdict.status is Status.PASSED:
                 with suppress(NotCapturable):
                     race.capture()
-        except (Failed, Wrong) as error:
-            race.release()
-            raise _Out(role, _told(error)) from None
+            return verdict
+
+        try:
+            with self._alone(role):
+                _must_pass(role, ended(tried))
         except BaseException:
             race.release()
             raise
         return race
 
-    def _doubt(self, role: str, table: JudgesTable, race: Race, claims: Sequence[Claims]) -> None:
+    def _alone(self, role: str) -> AbstractContextManager[None]:
+        """Meanwhile the others stand still."""
+        return standing_still(each for name, each in self._workers.items() if name != role)
+
+    def _doubt(self, role: str, table: JudgesTable, race: Race, claims: list[Claims]) -> None:
         """_Out where the judge's own clock, or the floor, contradicts what the process says of its times. The gate
         compares those times: the judge's, which are coarser, replace none of them."""
-        kinds = claims[0].medians
-        said = Claims(
-            {kind: statistics.median(each.medians[kind] for each in claims) for kind in kinds},
-            statistics.median(each.host_us for each in claims),
-        )
-        try:
-            with standing_still(each for name, each in self._workers.items() if name != role):
-                judged = table.doubt(race, said, self.sides[role].solution, SessionClock())
-        except (Failed, Wrong) as error:
-            raise _Out(role, _told(error)) from None
-        _must_pass(role, judged.verdict)
+        medians = {kind: statistics.median(each.medians[kind] for each in claims) for kind in claims[0].medians}
+        said = Claims(medians, statistics.median(each.host_us for each in claims))
+        with self._alone(role):
+            judged = ended(table.doubt, race, said, self.sides[role].solution, SessionClock())
+        _must_pass(role, judged.verdict if isinstance(judged, Judged) else judged)
 
     def _turn(self, role: str, race: Race, kind: str, block: int, place: int) -> Claims:
         """Alone on the GPU; once more where the GPU slowed down or another process came, as in a race."""
         number = 1 + block * len(ORDER) + place
         for attempt in range(turns.REPEATS + 1):
-            try:
-                with standing_still(each for name, each in self._workers.items() if name != role):
-                    turn = race.turn(number * (turns.REPEATS + 1) + attempt, self.settings.iterations)
-            except Failed as failed:
-                raise _Out(role, _told(failed)) from None
+            with self._alone(role):
+                taken = ended(race.turn, number * (turns.REPEATS + 1) + attempt, self.settings.iterations)
+            if not isinstance(taken, Turn):
+                raise _Out(role, taken)
+            turn = taken
             _must_pass(role, turn.verdict)
             reading = self._sensors.read() if self._sensors else {}
             if not (why := turns.disturbance(self._sensors, reading, len(self._workers) + 1)):
@@ -252,30 +231,22 @@ class Gate:
         self._workers.clear()
 
 
-def _must_pass(role: str, verdict: Verdict) -> None:
-    if verdict.status is not Status.PASSED:
-        raise _Out(role, f"{verdict.status}: {verdict.message}")
-
-
-def _told(error: Failed | Wrong) -> str:
-    end = error if isinstance(error, Failed) else error.verdict
-    return f"{end.status}: {end.message}"
+def _must_pass(role: str, end: Verdict | Failed) -> None:
+    if end.status is not Status.PASSED:
+        raise _Out(role, end)
 
 
 def _failed(workload: Workload, out: _Out) -> GatedWorkload:
-    """A candidate that is not right is a regression; a base that is not leaves nothing to compare with."""
-    is_candidate = side_of(out.role) == "candidate"
-    told = f"{'the candidate' if is_candidate else 'the base'}: {shown(str(out))}"
-    return GatedWorkload(workload, REGRESSION if is_candidate else CANNOT_TELL, "", None, told)
+    """A candidate that is not right is a regression; a base that is not leaves nothing to compare with, nor does a
+    judge that has no memory."""
+    side, message = side_of(out.role), shown(str(out))
+    is_wrong = side == "candidate" and JUDGE_WITHOUT_MEMORY not in message
+    return GatedWorkload(workload, REGRESSION if is_wrong else CANNOT_TELL, "", None, f"the {side}: {message}")
 
 
 def spread(workloads: Sequence[Workload], number: int) -> list[Workload]:
     """From the least work to the most, in even steps."""
-    work: Mapping[str, float] = {
-        each.uuid: 0.0 if each.cost is None else sum(each.cost.flops.values()) / 1e15 + each.cost.needed() / 4e12
-        for each in workloads
-    }
-    ordered = sorted(workloads, key=lambda each: work[each.uuid])
+    ordered = sorted(workloads, key=work_of)
     if len(ordered) <= number:
         return ordered
     return [ordered[round(place * (len(ordered) - 1) / max(1, number - 1))] for place in range(number)]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 import torch
 
 from kernelderby.measure.fence import processes
-from kernelderby.measure.judge.flush import is_busy
+from kernelderby.measure.judge.relay import is_busy
 from kernelderby.measure.machine.environment import GpuSensors
 from kernelderby.measure.wire.process import WorkerProcess
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,15 +13,40 @@ from kernelderby.catalog.workloads import FRESH
 from kernelderby.measure.machine.commit import git_commit
 from kernelderby.measure.machine.environment import GpuSensors, host_cpu
 from kernelderby.measure.machine.probe import Machine
-from kernelderby.measure.run.logs import Logs
 from kernelderby.measure.run.neighbours import Neighbours
-from kernelderby.measure.run.observer import Observer
 from kernelderby.measure.run.plan import Job
+from kernelderby.measure.run.progress import Observer
 from kernelderby.measure.run.racer import Racer
-from kernelderby.measure.run.rows import TRIED_AGAIN, TRIES, Key, append_row, expect_writable, repair, set_aside_foreign
+from kernelderby.measure.run.rows import TRIED_AGAIN, TRIES, Key, append_row, make_ready, set_aside_foreign
 from kernelderby.measure.run.seal import Seal
+from kernelderby.measure.wire.quoted import hash_of, kept
+from kernelderby.measure.wire.sources import cache_folder
 from kernelderby.rows.measurement import Measurement, Status
 from kernelderby.rows.row import JUDGE_WITHOUT_MEMORY
+
+
+class Logs:
+    """The output of solutions, kept on this machine: rows hold only its class and hash. folder: a file for each hash
+    that a row of the session names. Workers cannot write there."""
+
+    def __init__(self, session: str) -> None:
+        self.folder = cache_folder() / "logs" / session.replace(":", "")
+
+    def kept(self, about: str, message: str) -> str:
+        """The message as a row may hold it."""
+
+        def keep(words: str) -> None:
+            with suppress(OSError):  # a full disk must not cost the row
+                self.folder.mkdir(parents=True, exist_ok=True)
+                path = self.folder / f"{hash_of(words)}.txt"
+                with path.open("a", encoding="utf-8", errors="replace") as file:
+                    file.write(f"{about}\n{words}\n")
+
+        return kept(message, keep)
+
+    def place(self) -> Path | None:
+        """None where nothing was said."""
+        return self.folder if self.folder.is_dir() else None
 
 
 class Ledger:
@@ -45,9 +71,7 @@ class Ledger:
 
     def open(self, path: Path) -> None:
         """Before anything is measured: DerbyError where no row could be written there."""
-        expect_writable(path)
-        if note := repair(path):
-            self._observer.note(note)
+        make_ready(path, self._observer.note)
         self._remember(path)
 
     def close(self) -> None:
@@ -71,6 +95,9 @@ class Ledger:
                 environment["judge_unsure_us"] = racer.judge_unsure_us
             if racer.clocks:
                 environment |= {"clocks_before": racer.clocks[0], "clocks": racer.clocks[1:]}
+        if job.apart:  # its rounds pair with nobody's
+            environment["apart"] = solution.name
+            message = "; ".join(filter(None, (message, job.apart)))
         message = self.logs.kept(about, message)
         if status in TRIED_AGAIN:
             key = solution.name, job.workload.uuid, self._machine.name, self._machine.protocol

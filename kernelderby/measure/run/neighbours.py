@@ -13,10 +13,9 @@ import struct
 import threading
 import time
 from pathlib import Path
-from types import TracebackType
 
 from kernelderby.measure.fence import processes
-from kernelderby.store.appended import LOCK_FOLDER, lock_file
+from kernelderby.store.appended import lock_file, lock_folder
 
 _LOOK_SECONDS = 0.5  # a run lives longer: its processes take seconds to start
 _GRACE_SECONDS = 10  # on a busy machine a look comes late
@@ -28,7 +27,7 @@ class Neighbours:
 
     def __init__(self, root: Path) -> None:
         name = hashlib.sha256(os.path.realpath(root).encode()).hexdigest()[:16]
-        self._path = LOCK_FOLDER / f"kernelderby-rows-{name}.lock"
+        self._path = lock_folder() / f"rows-{name}.lock"
         self._ended = threading.Event()
         self.seen_at = 0.0
 
@@ -40,9 +39,7 @@ class Neighbours:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *problem: object) -> None:
         self._ended.set()
         self._thread.join()
         os.close(self._descriptor)

@@ -1,4 +1,5 @@
-"""The process without a solution, by which the judge's clock of single calls knows what is no call (judge/relay.py)."""
+"""The process without a solution: it tells the judge's clock of single calls how much of a time is no call
+(judge/relay.py)."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ import torch
 
 from kernelderby.measure.clock.graphs import NotCapturable
 from kernelderby.measure.judge.cases import Case
+from kernelderby.measure.judge.exchange import Exchange
 from kernelderby.measure.judge.inputs import InputMaker
 from kernelderby.measure.judge.race import Race
 from kernelderby.measure.judge.relay import Pacemaker, Slack, calm, of_medians
@@ -55,7 +57,8 @@ class Pacer:
         module.run = lambda source: source.clone()  # type: ignore[attr-defined]
         case = Case("a copy", {"one": count}, {}, 0)
         self._load(copies=True)
-        race = Race(definition, module, InputMaker(definition, module, case, self._device, self._root), self._hands)
+        maker = InputMaker(definition, module, case, self._device, self._root)
+        race = Race(Exchange(definition, module, maker, self._hands))
         try:
             race.start()
             if self._device.type == "cuda":

@@ -1,24 +1,29 @@
-"""What a run measures, in which order, and how long it will take."""
+"""The plan of a run: its jobs, their order, the expected time, and those of them that fit into a limit of seconds."""
 
 from __future__ import annotations
 
+import hashlib
 import statistics
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from kernelderby.catalog import Catalog, Definition, Solution, Workload
 from kernelderby.catalog.selection import of_origin, select_in_each
+from kernelderby.catalog.traces import load_rows
 from kernelderby.errors import DerbyError
 from kernelderby.measure.judge.secret import drawn
 from kernelderby.measure.machine.probe import Machine
 from kernelderby.measure.machine.requirements import try_modules, why_not
-from kernelderby.measure.run.rows import TRIES, Key, last_line, tries_of
+from kernelderby.measure.run.rows import TRIES, Key, last_line, settled_keys, tries_of
 from kernelderby.rows.measurement import Measurement
 
 # Where no recorded row says how long its like took: seconds for one solution on one workload, seen on an H200 between
 # 0.3 (small operators) and 6 (MoE); and for a definition's processes to start, load and compile.
 _UNKNOWN_SECONDS = 2.0
 _START_SECONDS = 10.0
+_EVENLY = 0.5  # of the time goes to all operators alike, the rest by importance
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +33,7 @@ class Settings:
     measure also what has a row. this_gpu: a row counts only where it was measured on this very GPU, not on another of
     its kind. together: when any chosen solution lacks a row on a workload, measure all of them, so that they pair.
     secret: of the session. is_secret_given: on the command line, where others may have read it.
-    budget_seconds: of the whole run, see budget.py. sealed: see seal.py."""
+    budget_seconds: of the whole run, see in_time(). sealed: see seal.py."""
 
     rounds: int = 5
     iterations: int = 10
@@ -45,11 +50,12 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One workload and the solutions to measure on it in turn."""
+    """One workload and the solutions to measure on it in turn. apart: why this one is not in turn with the others."""
 
     definition: Definition
     workload: Workload
     solutions: tuple[Solution, ...]
+    apart: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +77,31 @@ class Plan:
     def pairs(self) -> int:
         return sum(len(job.solutions) for job in self.jobs)
 
+    @property
+    def known_seconds(self) -> float:
+        """0 where all of it would be a guess."""
+        return self.seconds if self.measured_like else 0.0
+
+
+def solutions_of_each(
+    catalog: Catalog, solutions: Iterable[str] = (), definitions: Iterable[str] = ()
+) -> dict[str, list[Solution]]:
+    """Of the named definitions, by default all, those for which any of the named solutions, by default all, is; with
+    these. DerbyError for a name that does not exist."""
+    chosen = catalog.solutions_named(solutions) or list(catalog.solutions.values())
+    wanted = [catalog.definition(name).name for name in definitions] or list(catalog.definitions)
+    found = {name: [one for one in chosen if one.definition == name] for name in wanted}
+    return {name: some for name, some in found.items() if some}
+
+
+def workloads_of_each(
+    catalog: Catalog, definitions: Iterable[str], words: Iterable[str], origins: Collection[str]
+) -> dict[str, list[Workload]]:
+    """Those of the origins that any of the words names; all without. DerbyError for what names none."""
+    catalog.check_origins(origins)
+    found = {name: of_origin(catalog.workloads(name), origins) for name in definitions}
+    return select_in_each({name: some for name, some in found.items() if some or not origins}, list(words))
+
 
 def make_plan(
     catalog: Catalog,
@@ -86,57 +117,60 @@ def make_plan(
     """skipped: what the machine cannot run and why, where it is another one than this; looked up here without it.
     What is to be measured. Without names: everything. fresh: of each definition the shapes instead of the listed
     ones, or beside those of the origins. DerbyError for a name that does not exist."""
-    workloads = list(workloads)
-    if fresh is not None and workloads:
+    if fresh is not None and (workloads := list(workloads)):
         raise DerbyError("--fresh: draws shapes that no file holds; leave out --workloads")
-    catalog.check_origins(origins)
-    chosen = catalog.solutions_named(solutions) or list(catalog.solutions.values())
-    wanted = [catalog.definition(name) for name in definitions] or list(catalog.definitions.values())
-    names = {definition.name for definition in wanted}
-    chosen = [one for one in chosen if one.definition in names]
+    raced = solutions_of_each(catalog, solutions, definitions)
+    listed = workloads_of_each(catalog, raced if fresh is None or origins else (), workloads, origins)
+    chosen = [one for each in raced.values() for one in each]
     jobs: list[Job] = []
     took: dict[tuple[str, str], float] = {}
     lines: dict[str, int] = {}
     tries: dict[Key, int] = {}
     settled = 0
-    named = {one.definition for one in chosen}
-    own = {
-        each.name: of_origin(catalog.workloads(each.name), origins) if fresh is None or origins else []
-        for each in wanted
-        if each.name in named
-    }
-    any_listed = not (origins or fresh)
-    listed = select_in_each({name: found for name, found in own.items() if found or any_listed}, workloads)
     if skipped is None:
         if machine.gpu is not None:
             try_modules(chosen)
         skipped = {one.name: reason for one in chosen if (reason := why_not(one, machine))}
     skipped = {one.name: skipped[one.name] for one in chosen if one.name in skipped}
-    for definition in wanted:
-        racers = [one for one in chosen if one.definition == definition.name and one.name not in skipped]
+    for name, each in raced.items():
+        racers = [one for one in each if one.name not in skipped]
         if not racers:
             continue
-        lines[definition.name] = last_line(catalog.traces_path(machine.id, definition.name))
-        rows = catalog.traces(definition.name)
+        lines[name] = last_line(catalog.traces_path(machine.id, name))
+        rows = catalog.traces(name)
         took |= _recorded_seconds(rows, machine)
         of_rows = tries_of((row for row in rows if not settings.this_gpu or _is_of(row, machine)), racers)
         known = {key for key, tried in of_rows.items() if tried is None or tried >= TRIES}
         tries |= {key: tried for key, tried in of_rows.items() if tried is not None}
-        # The least work first: a run that is stopped has measured the most shapes.
-        for workload in sorted([*listed.get(definition.name, ()), *(fresh or {}).get(definition.name, ())], key=_work):
-            missing = [
-                one
-                for one in racers
-                if settings.again or (one.name, workload.uuid, machine.name, machine.protocol) not in known
-            ]
+        raced_on = [*listed.get(name, ()), *(fresh or {}).get(name, ())]
+        for workload in sorted(raced_on, key=work_of):  # a run that is stopped has measured the most shapes
+            place = workload.uuid, machine.name, machine.protocol
+            missing = [one for one in racers if settings.again or (one.name, *place) not in known]
             measured = racers if settings.together and missing else missing
             settled += len(racers) - len(measured)
             if measured:
-                jobs.append(Job(definition, workload, tuple(measured)))
+                jobs.append(Job(catalog.definition(name), workload, tuple(measured)))
     return Plan(tuple(jobs), skipped, settled, lines, *_seconds(jobs, took), tries)
 
 
-def _work(workload: Workload) -> float:
+def without_others_rows(
+    job: Job, path: Path, line: int, sessions: Collection[str], machine: Machine, together: bool
+) -> Job | None:
+    """The job without the solutions that have a row by now, None where all have: rows behind a line of the file, which
+    a run of none of these sessions wrote. together: as in Settings."""
+    known = {job.workload.uuid: job.workload}
+    rows = load_rows(path, known, _said_already, _said_already) if path.is_file() else []
+    later = (row for row in rows if row.session not in sessions and row.place and row.place.line > line)
+    done, place = settled_keys(later, job.solutions), (job.workload.uuid, machine.name, machine.protocol)
+    missing = tuple(one for one in job.solutions if (one.name, *place) not in done)
+    return (job if together else replace(job, solutions=missing)) if missing else None
+
+
+def _said_already(problem: str) -> None:
+    """The catalog of the plan warned of it."""
+
+
+def work_of(workload: Workload) -> float:
     """Roughly the seconds that it takes on a large GPU: 1e15 flops or 4e12 bytes in one."""
     cost = workload.cost
     return 0.0 if cost is None else max(sum(cost.flops.values()) / 1e15, cost.needed() / 4e12)
@@ -161,3 +195,41 @@ def _seconds(jobs: list[Job], took: dict[tuple[str, str], float]) -> tuple[float
     each = statistics.median(known) if known else _UNKNOWN_SECONDS
     starts = len({job.definition.name for job in jobs})
     return sum(known) + each * (len(pairs) - len(known)) + _START_SECONDS * starts, len(known)
+
+
+def in_time(
+    jobs: Sequence[Job], seconds: float, importance: Mapping[str, float], now: Callable[[], float] = time.monotonic
+) -> Iterator[Job]:
+    """The jobs that the seconds allow, to be worked off as they come: the last one may end later.
+
+    Of the time that is left each operator gets a part, half of it evenly and half by importance (one without a
+    published one counts as the mean); what it does not need goes to those after it, and in the end to what was left
+    over. Its shapes come in the order of a hash of their uuids: whatever the time allows is a fair sample of them, not
+    the smallest ones."""
+    end = now() + seconds
+    left: dict[str, list[Job]] = {}
+    for job in sorted(jobs, key=lambda job: hashlib.sha256(job.workload.uuid.encode()).digest(), reverse=True):
+        left.setdefault(job.definition.name, []).append(job)
+    weights = _weights(left, importance)
+    order = by_weight(left, importance)
+    while any(left.values()) and now() < end:
+        waiting = [name for name in order if left[name]]
+        while waiting and now() < end:
+            name = waiting[0]
+            part = _EVENLY / len(waiting) + (1 - _EVENLY) * weights[name] / sum(weights[each] for each in waiting)
+            until = now() + part * (end - now())
+            yield left[name].pop()
+            while left[name] and now() < until:
+                yield left[name].pop()
+            waiting.pop(0)
+
+
+def by_weight(names: Collection[str], importance: Mapping[str, float]) -> list[str]:
+    """The most important operator first; those that weigh the same in the order that they have."""
+    weights = _weights(names, importance)
+    return sorted(names, key=lambda name: -weights[name])
+
+
+def _weights(names: Collection[str], importance: Mapping[str, float]) -> dict[str, float]:
+    usual = statistics.fmean(importance.values()) if importance else 1.0
+    return {name: importance.get(name, usual) for name in names}

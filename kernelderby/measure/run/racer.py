@@ -1,4 +1,4 @@
-"""A solution on one workload, and what it has shown so far."""
+"""A solution on one workload, and its results so far."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kernelderby.catalog import Solution
-from kernelderby.measure.judge.doubt import Claims, Judged
+from kernelderby.measure.judge.doubt import Claims, Judged, witnessed
 from kernelderby.measure.judge.race import Race, Turn
-from kernelderby.measure.judge.witness import witnessed
 from kernelderby.measure.wire.process import WorkerProcess
 from kernelderby.rows.measurement import Correctness
 
@@ -96,10 +95,7 @@ def first_two(racers: list[Racer]) -> tuple[list[Racer], str]:
     """The two that lead, and the kind of time by which: graph where two have it or all, else eager."""
     with_graph = [racer for racer in racers if "graph" in racer.times]
     kind = "graph" if with_graph and len(with_graph) >= min(2, len(racers)) else "eager"
-    leading = sorted(
-        with_graph if kind == "graph" else racers,
-        key=lambda racer: _median(racer.compared(kind)),
-    )
+    leading = sorted(with_graph if kind == "graph" else racers, key=lambda racer: _median(racer.compared(kind)))
     return leading[:2], kind
 
 

@@ -6,34 +6,17 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from kernelderby.catalog import Solution, Workload
-from kernelderby.catalog.traces import load_rows
+from kernelderby.catalog import Solution
 from kernelderby.errors import DerbyError
 from kernelderby.measure.fence import processes
-from kernelderby.measure.machine.probe import Machine
 from kernelderby.rows.measurement import Measurement, Status, newest
-from kernelderby.rows.row import JUDGE_WITHOUT_MEMORY
 from kernelderby.store.appended import CLAIMS, append_line, expect_writable, lock_bytes, mend_last_line, move_aside
 from kernelderby.store.files import read_bytes
-
-__all__ = [
-    "TRIED_AGAIN",
-    "TRIES",
-    "Key",
-    "append_row",
-    "claim",
-    "expect_writable",
-    "last_line",
-    "repair",
-    "set_aside_foreign",
-    "settled_by_others",
-    "settled_keys",
-    "tries_of",
-]
 
 Key = tuple[str, str, str, str]  # solution, workload uuid, GPU, protocol
 
@@ -49,25 +32,6 @@ def settled_keys(rows: Iterable[Measurement], solutions: Iterable[Solution]) -> 
     """The keys of these solutions whose newest row of the present code stands, or that were tried often enough.
     Rows without a hash (flashinfer-bench's own) settle nothing."""
     return {key for key, tries in tries_of(rows, solutions).items() if tries is None or tries >= TRIES}
-
-
-def settled_by_others(
-    path: Path,
-    line: int,
-    sessions: Collection[str],
-    machine: Machine,
-    workload: Workload,
-    solutions: Sequence[Solution],
-) -> set[str]:
-    """Which solutions have a row on a workload behind a line of the file that a run of none of these sessions wrote."""
-    rows = load_rows(path, {workload.uuid: workload}, _said_already, _said_already) if path.is_file() else []
-    later = (row for row in rows if row.session not in sessions and row.place and row.place.line > line)
-    done = settled_keys(later, solutions)
-    return {one.name for one in solutions if (one.name, workload.uuid, machine.name, machine.protocol) in done}
-
-
-def _said_already(problem: str) -> None:
-    """The catalog of the plan warned of it."""
 
 
 def tries_of(rows: Iterable[Measurement], solutions: Iterable[Solution]) -> dict[Key, int | None]:
@@ -86,17 +50,29 @@ def tries_of(rows: Iterable[Measurement], solutions: Iterable[Solution]) -> dict
 
 
 def _tries(row: Measurement) -> int:
-    given = row.environment.get("tries", 0 if row.message.startswith(JUDGE_WITHOUT_MEMORY) else 1)
+    given = row.environment.get("tries", 0 if row.is_unjudged else 1)
     return given if isinstance(given, int) else 1
+
+
+def make_ready(path: Path, told: Callable[[str], None]) -> None:
+    """Before anything is measured. A last line that a kill cut short is moved aside, and told. DerbyError where no row
+    could be written."""
+    expect_writable(path)
+    if note := mend_last_line(path):
+        told(note)
 
 
 def append_row(path: Path, row: Measurement) -> str:
     """Writes one row and waits until it is on the disk: whole, or DerbyError. Gives its line."""
     _free_of_workers(path)
-    line = json.dumps(row.to_trace(), ensure_ascii=False, allow_nan=False)
-    line = line.encode("utf-8", "replace").decode()  # a message may hold half a surrogate pair
+    line = line_of(row.to_trace())
     append_line(path, line)
     return line
+
+
+def line_of(trace: dict[str, Any]) -> str:
+    line = json.dumps(trace, ensure_ascii=False, allow_nan=False)
+    return line.encode("utf-8", "replace").decode()  # a message may hold half a surrogate pair
 
 
 def last_line(path: Path) -> int:
@@ -112,14 +88,6 @@ def set_aside_foreign(path: Path, own_bytes: int) -> str | None:
     _free_of_workers(path)
     move_aside(path, own_bytes, path.with_name(path.name + ".foreign"))
     return f"{path}: lines that no run wrote were moved to {path.name}.foreign"
-
-
-def repair(path: Path) -> str | None:
-    """Mends a file whose last line a kill cut short, so that the next row starts a line of its own.
-
-    The cut piece is kept in <path>.damaged. Returns what was done in one line, None where nothing was.
-    """
-    return mend_last_line(path)
 
 
 def _free_of_workers(path: Path) -> None:

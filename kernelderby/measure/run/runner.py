@@ -20,21 +20,19 @@ from kernelderby.measure.clock.graphs import NotCapturable
 from kernelderby.measure.fence import caches
 from kernelderby.measure.judge import secret
 from kernelderby.measure.judge.batch import calibrated
-from kernelderby.measure.judge.blame import DefinitionFailed
+from kernelderby.measure.judge.definition import DefinitionFailed
 from kernelderby.measure.judge.doubt import SessionClock
 from kernelderby.measure.judge.table import JudgesTable
 from kernelderby.measure.machine.environment import GpuSensors
 from kernelderby.measure.machine.health import Health
 from kernelderby.measure.machine.probe import Machine, exclusive
-from kernelderby.measure.run.budget import by_weight, in_time
-from kernelderby.measure.run.contest import Contest
+from kernelderby.measure.run.contest import Contest, Run
 from kernelderby.measure.run.ledger import Ledger, described, now
-from kernelderby.measure.run.observer import Observer
 from kernelderby.measure.run.pacer import NotPaced, Pacer
-from kernelderby.measure.run.plan import Job, Plan, Settings
-from kernelderby.measure.run.rows import claim, settled_by_others
+from kernelderby.measure.run.plan import Job, Plan, Settings, by_weight, in_time, without_others_rows
+from kernelderby.measure.run.progress import Observer
+from kernelderby.measure.run.rows import claim
 from kernelderby.measure.run.seal import Seal
-from kernelderby.measure.run.shared import Run
 from kernelderby.measure.run.workers import START_SECONDS, Workers
 from kernelderby.measure.wire.process import WorkerProcess
 from kernelderby.measure.wire.quoted import shown
@@ -112,7 +110,7 @@ class Runner:
                     self._pacer.end()
                 self._ledger.close()
                 if (place := self._ledger.logs.place()) is not None:
-                    self.observer.note(f"what failed solutions have said, by the hash in their rows: {place}")
+                    self.observer.note(f"the output of failed solutions, by the hash in their rows: {place}")
                 if self._ledger.seal is not None:
                     self._ledger.seal.end(self.settings.secret)
 
@@ -146,10 +144,13 @@ class Runner:
         for _ in range(2):
             waiting, elsewhere = elsewhere, []
             for job in self._in_time(waiting):
-                with claim(self._ledger.path(job.definition), job.workload.uuid) as is_ours:
+                path, line = self._ledger.path(job.definition), self._lines_before[job.definition.name]
+                with claim(path, job.workload.uuid) as is_ours:
                     if not is_ours:
                         elsewhere.append(job)
-                    elif left := self._without_others_rows(job):
+                    elif left := without_others_rows(
+                        job, path, line, {self.session}, self.machine, self.settings.together
+                    ):
                         if job.definition is not definition:
                             self._workers.end()
                             definition = job.definition
@@ -187,17 +188,6 @@ class Runner:
                 )
 
         return taken()
-
-    def _without_others_rows(self, job: Job) -> Job | None:
-        """The job without the solutions of which another run has written a row since this one was planned."""
-        done = settled_by_others(
-            *(self._ledger.path(job.definition), self._lines_before[job.definition.name], {self.session}),
-            *(self.machine, job.workload, job.solutions),
-        )
-        missing = tuple(solution for solution in job.solutions if solution.name not in done)
-        if not missing:
-            return None
-        return job if self.settings.together else replace(job, solutions=missing)
 
     def _refuse_strangers(self) -> None:
         """DerbyError when another process computes on the GPU: none of ours runs yet."""
@@ -247,7 +237,7 @@ class Runner:
             self._pacer = Pacer(self.catalog.root, self.machine, self.settings.timeout_seconds, empty_us)
         except NotPaced as error:
             why = shown(str(error)).partition(chr(10))[0]
-            self.observer.note(f"calls are timed in batches by the judge's clock, not singly: {why}")
+            self.observer.note(f"the judge's clock times calls in batches, not one by one: {why}")
             return
         self._workers.beside = 2
         self._run.clock = replace(clock, pace=self._pacer.pace)
@@ -262,8 +252,9 @@ class Runner:
         except DefinitionFailed as error:
             self.observer.note(f"{left_out}: {error}")
             return
+        contest = Contest(self._run, job, table)
         try:
-            Contest(self._run, job, table).hold()
+            contest.hold()
         except DefinitionFailed as error:
             if table.breaks_alone():  # nobody can be judged by it, so nobody gets a row
                 self.observer.note(f"{left_out}: {error}")
@@ -275,6 +266,9 @@ class Runner:
             raise self._run.health.judge_failed(error) from error
         finally:
             table.release()
+        for solution in contest.crowded:
+            self._workers.end()
+            self._run_job(replace(job, solutions=(solution,), apart="by itself: beside the others was no memory"))
 
     def _apart(self, job: Job) -> None:
         """The definition works while no solution runs: one of them has changed what it reads. Each is measured by
@@ -286,4 +280,4 @@ class Runner:
         have_rows = {row.solution for row in self._ledger.rows if row.uuid == job.workload.uuid}
         for solution in job.solutions:
             if solution.name not in have_rows:
-                self._run_job(replace(job, solutions=(solution,)))
+                self._run_job(replace(job, solutions=(solution,), apart="by itself: another one breaks the definition"))

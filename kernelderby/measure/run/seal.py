@@ -1,4 +1,4 @@
-"""A sealed session (`derby bench --sealed`): what was promised before, every row and note in order, the secret after.
+"""A sealed session (`derby bench --sealed`): the commitment before, every row and note in order, the secret after.
 
 traces/<gpu>/sealed/<session>.seal has one JSON object a line. The first commits to the secret (its hash) and names the
 code that takes part; each holds the hash of the one before, so none can be changed, dropped or added later without all
@@ -76,23 +76,23 @@ def sha256(data: bytes) -> str:
 
 def sign(path: Path, key: Path) -> Path:
     """Signs a file with a secret key of minisign's or, otherwise, of ssh-keygen's. Gives the signature beside it."""
-    if is_of_minisign(key):
-        made = path.with_name(path.name + ".minisig")
-        words = ["minisign", "-S", "-s", str(key), "-m", str(path), "-x", str(made)]
+    is_of_minisign, made = signature_of(path, key)
+    if is_of_minisign:
+        problem = ran(["minisign", "-S", "-s", str(key), "-m", str(path), "-x", str(made)])
     else:
-        made = path.with_name(path.name + ".sig")
         made.unlink(missing_ok=True)
-        words = ["ssh-keygen", "-q", "-Y", "sign", "-f", str(key), "-n", NAMESPACE, str(path)]
-    problem = ran(words)
+        problem = ran(["ssh-keygen", "-q", "-Y", "sign", "-f", str(key), "-n", NAMESPACE, str(path)])
     if problem or not made.is_file():
         raise DerbyError(f"--sign {key}: {path.name} is not signed: {problem or 'no signature was made'}; sign it anew")
     return made
 
 
-def is_of_minisign(key: Path) -> bool:
+def signature_of(path: Path, key: Path) -> tuple[bool, Path]:
+    """Whether a key is minisign's, and the file of a signature with it."""
     try:
         with key.open("rb") as file:
-            return file.read(20).startswith(b"untrusted comment:")
+            is_of_minisign = file.read(20).startswith(b"untrusted comment:")
+        return is_of_minisign, path.with_name(path.name + (".minisig" if is_of_minisign else ".sig"))
     except OSError as error:
         raise DerbyError(f"{key}: cannot be read ({reason(error)}); name a key file") from None
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from kernelderby.errors import DerbyError
 from kernelderby.measure.judge.secret import of_workload
-from kernelderby.measure.run.seal import FOLDER, NAMESPACE, SUFFIX, commitment, is_of_minisign, link, ran, sha256
+from kernelderby.measure.run.seal import FOLDER, NAMESPACE, SUFFIX, commitment, link, ran, sha256, signature_of
 from kernelderby.store.bounds import reading
 from kernelderby.store.counts import counted
 from kernelderby.store.files import files_under, read_bytes
@@ -32,19 +32,15 @@ class Verified:
     problems: list[str] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
-class _Rows:
-    """of_session: of each session (file, hash of the line) -> row. problems: files that could not be read."""
-
-    of_session: dict[str, dict[tuple[str, str], dict[str, Any]]]
-    problems: list[str]
+# Of each session (file, hash of the line) -> row; and the files that could not be read.
+_Rows = tuple[dict[str, dict[tuple[str, str], dict[str, Any]]], list[str]]
 
 
 def verify(place: Path, key: Path | None = None) -> list[Verified]:
     """place: a .seal file, or a folder of a set with some beneath it. DerbyError where there is none."""
-    found = (
-        [place] if place.is_file() else files_under(place.resolve(), SUFFIX, lambda _: None) if place.is_dir() else []
-    )
+    found = [place] if place.is_file() else []
+    if place.is_dir():
+        found = files_under(place.resolve(), SUFFIX, lambda _: None)
     if not found:
         raise DerbyError(f"{place}: holds no sealed session; `derby bench --sealed` writes one")
     opened = [_opened(path) for path in found]
@@ -123,22 +119,17 @@ def _rows(sessions: Collection[str], traces: Path) -> _Rows:
                             found.setdefault(session, {})[place] = row
         except DerbyError as problem:
             problems.append(str(problem))
-    return _Rows(found, problems)
+    return found, problems
 
 
 def _against_rows(
-    path: Path,
-    first: dict[str, Any],
-    last: dict[str, Any],
-    sealed: list[dict[str, Any]],
-    rows: Callable[[Path], _Rows],
+    path: Path, first: dict[str, Any], last: dict[str, Any], sealed: list[dict[str, Any]], rows: Callable[[Path], _Rows]
 ) -> list[str]:
     """What the files of rows and the seal say of each other. The set is where its folder traces/ lies."""
     if path.parent.name != FOLDER:
         return [f"does not lie in traces/<gpu>/{FOLDER}/, so its rows are not looked at"]
-    in_files = rows(path.resolve().parents[2])
-    of_session = in_files.of_session.get(str(first.get("session")), {})
-    problems = list(in_files.problems)
+    of_sessions, unread = rows(path.resolve().parents[2])
+    of_session, problems = of_sessions.get(str(first.get("session")), {}), list(unread)
     promised = {(str(entry.get("file")), str(entry.get("sha256"))) for entry in sealed}
     for count, told in (
         (len(promised - of_session.keys()), "sealed and not in the files as they were written"),
@@ -151,11 +142,12 @@ def _against_rows(
 
 
 def _row_problems(row: dict[str, Any], first: dict[str, Any], last: dict[str, Any]) -> list[str]:
-    solutions, found = first.get("solutions"), []
+    found = []
     try:
-        if solutions[row["solution"]] != row["measurement"]["solution_hash"]:  # type: ignore[index]
-            raise LookupError
+        is_of_session = first["solutions"][row["solution"]] == row["measurement"]["solution_hash"]
     except (LookupError, TypeError):
+        is_of_session = False
+    if not is_of_session:
         found.append("of code that the session did not begin with")
     environment = row["measurement"].get("environment")
     own = environment.get("secret") if isinstance(environment, dict) else None
@@ -173,25 +165,11 @@ def _secret_of(row: dict[str, Any], last: dict[str, Any]) -> str | None:
 
 def _signature_problem(path: Path, key: Path) -> str:
     """key: minisign's public key file, or a public SSH key."""
-    if is_of_minisign(key):
-        made = path.with_name(path.name + ".minisig")
+    is_of_minisign, made = signature_of(path, key)
+    if is_of_minisign:
         return ran(["minisign", "-V", "-q", "-p", str(key), "-m", str(path), "-x", str(made)])
-    made = path.with_name(path.name + ".sig")
     with tempfile.NamedTemporaryFile("w", suffix=".signers") as signers:
         signers.write(f"judge {read_bytes(key).decode(errors='replace').strip()}\n")
         signers.flush()
-        words = [
-            "ssh-keygen",
-            "-q",
-            "-Y",
-            "verify",
-            "-f",
-            signers.name,
-            "-I",
-            "judge",
-            "-n",
-            NAMESPACE,
-            "-s",
-            str(made),
-        ]
-        return ran(words, read_bytes(path))
+        of_judge = ["-f", signers.name, "-I", "judge", "-n", NAMESPACE]
+        return ran(["ssh-keygen", "-q", "-Y", "verify", *of_judge, "-s", str(made)], read_bytes(path))

@@ -1,4 +1,4 @@
-"""The worker processes of a run: one for each solution of the definition in hand, and those of the next one begun."""
+"""The worker processes of a run: one for each solution of the present definition, and those of the next one."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from kernelderby.catalog import Definition, Solution
+from kernelderby.catalog import Solution
 from kernelderby.measure.machine.probe import Machine
-from kernelderby.measure.wire.process import WorkerProcess
+from kernelderby.measure.wire.process import WorkerProcess, standing_still
 from kernelderby.measure.wire.replies import Failed
-from kernelderby.measure.wire.still import standing_still
 
 START_SECONDS = 180  # importing torch and the solution's libraries; the timeout of a case counts from there
 
@@ -40,7 +39,7 @@ class Workers:
                 worker = self._ahead[solution.name] = self._process(solution)
                 worker.send("begin", START_SECONDS)
 
-    def load(self, definition: Definition, solutions: Sequence[Solution]) -> Iterator[tuple[Solution, WorkerProcess]]:
+    def load(self, solutions: Sequence[Solution]) -> Iterator[tuple[Solution, WorkerProcess]]:
         """The solutions that load, each with its worker; those that start do so side by side."""
         starting = []
         for solution in solutions:
@@ -48,7 +47,7 @@ class Workers:
                 self._start(solution)
                 starting.append(solution)
         for solution in starting:  # now that each can be told who its rivals are
-            self._ask_to_load(definition, solution)
+            ask_to_load(self.by_name[solution.name], solution, self._machine.protocol, self._timeout_seconds)
         for solution in starting:
             if failed := self.by_name[solution.name].receive().failed:
                 self.drop(solution.name)
@@ -57,11 +56,11 @@ class Workers:
             if solution.name not in self.unbuildable:
                 yield solution, self.by_name[solution.name]
 
-    def anew(self, definition: Definition, solution: Solution) -> tuple[WorkerProcess, Failed | None]:
+    def anew(self, solution: Solution) -> tuple[WorkerProcess, Failed | None]:
         """A fresh process in the place of a spoiled one, and why it does not load."""
         self.drop(solution.name)
         worker = self._start(solution)
-        self._ask_to_load(definition, solution)
+        ask_to_load(worker, solution, self._machine.protocol, self._timeout_seconds)
         return worker, worker.receive().failed
 
     def _start(self, solution: Solution) -> WorkerProcess:
@@ -74,18 +73,6 @@ class Workers:
 
     def _process(self, solution: Solution) -> WorkerProcess:
         return WorkerProcess(self._root, self._machine.device, solution_hash=solution.text_hash)
-
-    def _ask_to_load(self, definition: Definition, solution: Solution) -> None:
-        """The answer of its worker is due."""
-        worker = self.by_name[solution.name]
-        worker.send(
-            "load",
-            START_SECONDS + self._timeout_seconds,
-            definition=definition.name,
-            solution=solution.name,
-            protocol=self._machine.protocol,
-            guarded=worker.rivals(),
-        )
 
     def alone(self, worker: WorkerProcess | None = None) -> AbstractContextManager[None]:
         """Meanwhile all the others stand still."""
@@ -113,3 +100,9 @@ class Workers:
     def end_all(self) -> None:
         self.end()
         self.start_ahead(())
+
+
+def ask_to_load(worker: WorkerProcess, solution: Solution, protocol: str, timeout_seconds: float) -> None:
+    """Its answer is due."""
+    names = {"definition": solution.definition, "solution": solution.name}
+    worker.send("load", START_SECONDS + timeout_seconds, **names, protocol=protocol, guarded=worker.rivals())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeGuard
 
 from kernelderby.measure.wire.replies import Config
 from kernelderby.statistics.means import geometric_mean
@@ -53,17 +52,11 @@ def pick(measured: Iterable[Measured]) -> list[Choice]:
 
 def _choice(key: str, rows: Sequence[Measured]) -> Choice:
     everywhere = [text for text in rows[0].times_us if all(text in row.times_us for row in rows)]
-    heuristics_us = [row.times_us.get(row.heuristic) for row in rows]
-    heuristic_us = geometric_mean(heuristics_us) if _all_there(heuristics_us) else None
+    heuristics_us = [row.times_us[row.heuristic] for row in rows if row.heuristic in row.times_us]
+    heuristic_us = geometric_mean(heuristics_us) if len(heuristics_us) == len(rows) else None
     if not everywhere:
-        return Choice(
-            key,
-            len(rows),
-            None,
-            heuristic_us,
-            1.0 if heuristic_us else None,
-            "no configuration ran on all of its workloads",
-        )
+        note = "no configuration ran on all of its workloads"
+        return Choice(key, len(rows), None, heuristic_us, 1.0 if heuristic_us else None, note)
     times = {text: geometric_mean([row.times_us[text] for row in rows]) for text in everywhere}
     best = min(everywhere, key=lambda text: times[text])  # of equals the one named first
     if heuristic_us is None:
@@ -71,16 +64,6 @@ def _choice(key: str, rows: Sequence[Measured]) -> Choice:
     if heuristic_us > TIE * times[best]:
         return Choice(key, len(rows), json.loads(best), times[best], heuristic_us / times[best])
     heuristics = {row.heuristic for row in rows}
-    config = json.loads(heuristics.pop()) if len(heuristics) == 1 else None
-    return Choice(
-        key,
-        len(rows),
-        config,
-        heuristic_us,
-        1.0,
-        "the heuristic's" if config is not None else "the heuristic's, which differ by workload",
-    )
-
-
-def _all_there(values: Sequence[float | None]) -> TypeGuard[Sequence[float]]:
-    return all(value is not None for value in values)
+    if len(heuristics) > 1:
+        return Choice(key, len(rows), None, heuristic_us, 1.0, "the heuristic's, which differ by workload")
+    return Choice(key, len(rows), json.loads(heuristics.pop()), heuristic_us, 1.0, "the heuristic's")

@@ -1,4 +1,4 @@
-"""What a solution's choice costs: the time of the configuration that run() uses over that of its best candidate.
+"""The loss of a solution's choice: the time of the configuration that run() uses over that of its best candidate.
 
 A table is right at the shapes that it was made of. The regret on shapes that no file holds shows its worth there.
 """
@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from contextlib import closing
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,8 @@ from kernelderby.catalog import Catalog, Solution, Workload
 from kernelderby.catalog.selection import workload_label
 from kernelderby.measure.machine.probe import Machine
 from kernelderby.measure.tune.pick import Measured
-from kernelderby.measure.tune.run import CONTRACT, log_path, tunable_folder
-from kernelderby.measure.tune.turns import Bench, TuneSettings, Turns
+from kernelderby.measure.tune.run import CONTRACT, each_measured, log_path, tunable_folder
+from kernelderby.measure.tune.turns import Bench, TuneSettings
 
 MEAN, WORST = 0.03, 0.10  # more than this regret is too much
 
@@ -28,8 +29,8 @@ class Regret:
 
     shape: str
     chosen: dict[str, Any]
-    best: dict[str, Any]
     chosen_us: float | None
+    best: dict[str, Any]
     best_us: float
 
     @property
@@ -66,17 +67,7 @@ class Regrets:
             "mean": statistics.fmean(shares) if shares else None,
             "worst": max(shares, default=None),
             "holds": self.holds,
-            "shapes": [
-                {
-                    "shape": one.shape,
-                    "regret": one.share,
-                    "chosen": one.chosen,
-                    "chosen_us": one.chosen_us,
-                    "best": one.best,
-                    "best_us": one.best_us,
-                }
-                for one in self.shapes
-            ],
+            "shapes": [{"shape": one.shape, "regret": one.share, **asdict(one)} for one in self.shapes],
             "failed": self.failed,
             "unmeasured": self.unmeasured,
             "log": str(self.log),
@@ -93,27 +84,15 @@ def regrets(
     """The regret of each solution on each of its shapes; no table is written. report: one line after each shape."""
     for solution, _ in jobs:  # what is wrong is said before the GPU is used
         tunable_folder(solution, (*CONTRACT, "choose"))
-    bench = Bench(catalog, machine, settings)
-    try:
-        return [_of_solution(bench, solution, workloads, report) for solution, workloads in jobs]
-    finally:
-        bench.close()
-
-
-def _of_solution(
-    bench: Bench, solution: Solution, workloads: Sequence[Workload], report: Callable[[str], None]
-) -> Regrets:
-    result = Regrets(solution.name, log_path(bench.root, solution))
-    result.log.parent.mkdir(parents=True, exist_ok=True)
-    with result.log.open("a", encoding="utf-8", buffering=1) as log:
-        for workload in workloads:
-            measured = Turns(bench, solution, workload, None, log.write, result.failed).measured()
-            if measured is None:
-                result.unmeasured.append(workload_label(workload))
-            else:
-                result.shapes.append(regret_of(measured))
-            report(f"{solution.name} {workload_label(workload)}")
-    return result
+    results = [Regrets(solution.name, log_path(catalog.root, solution)) for solution, _ in jobs]
+    with closing(Bench(catalog, machine, settings)) as bench:
+        for result, (solution, workloads) in zip(results, jobs, strict=True):
+            for workload, measured in each_measured(bench, solution, workloads, result, report):
+                if measured is None:
+                    result.unmeasured.append(workload_label(workload))
+                else:
+                    result.shapes.append(regret_of(measured))
+    return results
 
 
 def regret_of(measured: Measured) -> Regret:
@@ -123,7 +102,7 @@ def regret_of(measured: Measured) -> Regret:
     return Regret(
         measured.workload,
         json.loads(measured.chosen),
-        json.loads(best),
         measured.times_us.get(measured.chosen),
+        json.loads(best),
         measured.times_us[best],
     )

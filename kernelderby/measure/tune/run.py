@@ -5,10 +5,11 @@ from __future__ import annotations
 import ast
 import datetime
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from kernelderby.catalog import Catalog, Solution, Workload
 from kernelderby.catalog.selection import workload_label
@@ -24,7 +25,8 @@ CONTRACT = ("tuning_key", "candidates", "run_with")  # what stands in a tunable 
 @dataclass(slots=True)
 class Result:
     """One solution. failed: what did not run or was wrong, a line each. left_over: workloads that the budget did not
-    reach. path: the tuned.py that was written, None when nothing was picked."""
+    reach. path: the tuned.py that was written, None when nothing was picked. files: those of the library's format
+    beside the log."""
 
     solution: str
     log: Path
@@ -32,26 +34,17 @@ class Result:
     failed: list[str] = field(default_factory=list)
     left_over: list[str] = field(default_factory=list)
     path: Path | None = None
+    files: list[Path] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
-        rows = [
-            {
-                "key": one.key,
-                "workloads": one.workloads,
-                "config": one.config,
-                "us": one.us,
-                "gain": one.gain,
-                "note": one.note,
-            }
-            for one in self.choices
-        ]
         return {
             "solution": self.solution,
-            "choices": rows,
+            "choices": [asdict(one) for one in self.choices],
             "failed": self.failed,
             "left_over": self.left_over,
             "log": str(self.log),
             "written": str(self.path) if self.path else None,
+            "files": [str(path) for path in self.files],
         }
 
 
@@ -70,15 +63,43 @@ def tune(
         expect_tunable(solution)
     end = time.monotonic() + settings.budget_seconds if settings.budget_seconds is not None else None
     results = []
-    bench = Bench(catalog, machine, settings)
-    try:
+    with closing(Bench(catalog, machine, settings)) as bench:
         for position, (solution, workloads) in enumerate(jobs):
             now = time.monotonic()
             deadline = now + (end - now) / (len(jobs) - position) if end is not None else None
-            results.append(_tune_one(bench, solution, workloads, deadline, report, only_losses))
-    finally:
-        bench.close()
+            result, measured = Result(solution.name, log_path(catalog.root, solution)), list[Measured]()
+            for workload, one in each_measured(bench, solution, workloads, result, report, deadline):
+                if one is not None:
+                    measured.append(one)
+                elif over(deadline):
+                    result.left_over.append(workload_label(workload))
+            write_table(machine, solution, result, measured, only_losses)
+            results.append(result)
     return results
+
+
+class Logged(Protocol):
+    log: Path
+    failed: list[str]
+
+
+def each_measured(
+    bench: Bench,
+    solution: Solution,
+    workloads: Sequence[Workload],
+    result: Logged,
+    report: Callable[[str], None],
+    deadline: float | None = None,
+) -> Iterator[tuple[Workload, Measured | None]]:
+    """The times on each workload, which also go to the result's log; None where nothing ran or the time is over."""
+    result.log.parent.mkdir(parents=True, exist_ok=True)
+    with result.log.open("a", encoding="utf-8", buffering=1) as log:
+        for workload in workloads:
+            one = None
+            if not over(deadline):
+                one = Turns(bench, solution, workload, deadline, log.write, result.failed).measured()
+                report(f"{solution.name} {workload_label(workload)}")
+            yield workload, one
 
 
 def expect_tunable(solution: Solution) -> None:
@@ -115,45 +136,19 @@ def tunable_folder(solution: Solution, contract: Sequence[str] = CONTRACT) -> Pa
     return solution.folder
 
 
-def _tune_one(
-    bench: Bench,
-    solution: Solution,
-    workloads: list[Workload],
-    deadline: float | None,
-    report: Callable[[str], None],
-    only_losses: bool,
-) -> Result:
-    result = Result(solution.name, log_path(bench.root, solution))
-    result.log.parent.mkdir(parents=True, exist_ok=True)
-    measured = []
-    with result.log.open("a", encoding="utf-8", buffering=1) as log:
-        for workload in workloads:
-            if over(deadline):
-                result.left_over.append(workload_label(workload))
-                continue
-            one = Turns(bench, solution, workload, deadline, log.write, result.failed).measured()
-            if one is not None:
-                measured.append(one)
-            elif over(deadline):
-                result.left_over.append(workload_label(workload))
-            report(f"{solution.name} {workload_label(workload)}")
-    write_table(bench.machine, solution, result, measured, only_losses)
-    return result
-
-
 def write_table(
     machine: Machine, solution: Solution, result: Result, measured: Sequence[Measured], only_losses: bool
 ) -> None:
     """Picks the result's choices and writes them into the solution's table of that GPU."""
     result.choices = pick(measured)
-    shapes = [(one.key, one.times_us) for one in measured]
     if not result.choices:
         return
+    shapes = [(one.key, one.times_us) for one in measured]
     picked = [] if only_losses else result.choices
     found = {one.key: one.config for one in picked if one.config is not None}
     left = {one.key for one in picked if one.config is None}
     path = tunable_folder(solution) / table.NAME
-    before = table.read(path)
     today = datetime.date.today().isoformat()
-    table.write(path, solution.name, table.merged(before, machine.name, today, found, left, shapes))
+    table.write(path, solution.name, table.merged(table.read(path), machine.name, today, found, left, shapes))
     result.path = path
+    result.files = table.write_library_files(result.log.with_suffix(""), found)

@@ -5,6 +5,10 @@
 
 table: the best of a key. losses: of one measured shape each, by how many thousandths the time of each of `configs` was
 above the least one there; None where it was not measured. common/choice.py interpolates between them.
+
+A rival's users have no tuned.py: they read files of their library. A solution asks for these by its tuning keys,
+`FILE.json ENTRY`. Such files are vLLM's tables of experts, an entry for each number of tokens; vLLM looks for them in
+$VLLM_TUNED_CONFIG_FOLDER first.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ from typing import Any
 from msgspec import Struct
 
 from kernelderby.errors import DerbyError
-from kernelderby.store.fields import convert, read_text
+from kernelderby.store.fields import convert, read_json, read_text
 from kernelderby.store.files import write_whole
 
 NAME = "tuned.py"
@@ -131,16 +135,29 @@ def text(solution: str, found: Found) -> str:
 
 
 def _literal(config: dict[str, Any]) -> str:
-    return (
-        "{"
-        + ", ".join(
-            f"{json.dumps(name)}: {json.dumps(value) if isinstance(value, str) else repr(value)}"
-            for name, value in config.items()
-        )
-        + "}"
+    fields = (
+        f"{json.dumps(name)}: {json.dumps(value) if isinstance(value, str) else repr(value)}"
+        for name, value in config.items()
     )
+    return f"{{{', '.join(fields)}}}"
 
 
 def write(path: Path, solution: str, found: Found) -> None:
     """In one step: a reader sees the old file or the new one, and a kill leaves one of them."""
     write_whole(path, text(solution, found))
+
+
+def write_library_files(folder: Path, table: Mapping[str, Mapping[str, Any]]) -> list[Path]:
+    """The files that the keys of a table name, in folder; entries of other keys stay in them. DerbyError: a file there
+    is no JSON object, or cannot be written."""
+    files: dict[str, dict[str, Any]] = {}
+    for key, config in table.items():
+        name, _, entry = key.rpartition(" ")
+        if name.endswith(".json") and Path(name).name == name:
+            files.setdefault(name, {})[entry] = config
+    for name, entries in files.items():
+        path = folder / name
+        found = {**(read_json(path) if path.exists() else {}), **entries}
+        ordered = {entry: found[entry] for entry in sorted(found, key=lambda entry: (len(entry), entry))}
+        write_whole(path, json.dumps(ordered, indent=4) + "\n")
+    return [folder / name for name in sorted(files)]

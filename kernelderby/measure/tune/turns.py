@@ -27,13 +27,12 @@ _LOAD_SECONDS = 600
 
 @dataclass(frozen=True, slots=True)
 class TuneSettings:
-    """budget_seconds: for all solutions together; None without a limit. seed: of the order of the turns."""
+    """budget_seconds: for all solutions together; None without a limit."""
 
     rounds: int = 5
     iterations: int = 10
     timeout_seconds: float = 120
     budget_seconds: float | None = None
-    seed: int = 0
 
 
 def over(deadline: float | None) -> bool:
@@ -98,31 +97,28 @@ class Bench:
         self._worker = self._holds = self._loaded = None
 
 
+@dataclass(slots=True)
 class Turns:
     """One workload: every candidate checked once, those that are right timed in turn. log: takes a line for each turn
-    and each failure."""
+    and each failure. failed: gets the failures. key: None until the case is prepared. chosen: what run() uses, where
+    the solution says."""
 
-    def __init__(
-        self,
-        bench: Bench,
-        solution: Solution,
-        workload: Workload,
-        deadline: float | None,
-        log: Callable[[str], object],
-        failed: list[str],
-    ) -> None:
-        self.bench, self.solution, self.workload = bench, solution, workload
-        self.deadline, self.log, self.failed = deadline, log, failed
-        self.key: str | None = None  # None until the case is prepared
-        self.configs: tuple[Config, ...] = ()
-        self.chosen: int | None = None
+    bench: Bench
+    solution: Solution
+    workload: Workload
+    deadline: float | None
+    log: Callable[[str], object]
+    failed: list[str]
+    key: str | None = None
+    configs: tuple[Config, ...] = ()
+    chosen: int | None = None
 
     def measured(self) -> Measured | None:
         """None when nothing ran, or the budget ended before every candidate had a turn."""
         try:
             case = self.bench.prepared(self.solution, self.workload)
         except Failed as failed:
-            self._fail(None, "", failed.status, failed.message)
+            self._fail(None, "prepare", failed.status, failed.message)
             return None
         self.key, self.configs, self.chosen = case.key, case.configs, case.chosen
         running = []
@@ -154,13 +150,13 @@ class Turns:
 
     def _rounds(self, running: list[int]) -> dict[int, float]:
         """Number of a candidate -> median of its rounds' medians. {} when the first round was cut short."""
-        order = random.Random(f"{self.bench.settings.seed} {self.workload.uuid}")
+        order = random.Random(f"0 {self.workload.uuid}")
         medians: dict[int, list[float]] = {number: [] for number in running}
         for turn in range(self.bench.settings.rounds):
             order.shuffle(running)
             for number in list(running):
                 if over(self.deadline):
-                    return self._middle(medians) if turn else {}
+                    return _middles(medians) if turn else {}
                 median = self._time(number, turn)
                 if median is None:
                     running.remove(number)
@@ -171,10 +167,7 @@ class Turns:
                 best = min(found[0] for found in medians.values())
                 kept = (0, self.chosen)
                 running = [number for number in running if number in kept or medians[number][0] <= HOPELESS * best]
-        return self._middle(medians)
-
-    def _middle(self, medians: dict[int, list[float]]) -> dict[int, float]:
-        return {number: statistics.median(found) for number, found in medians.items()}
+        return _middles(medians)
 
     def _time(self, number: int, turn: int) -> float | None:
         try:
@@ -185,14 +178,8 @@ class Turns:
         if times.problem:
             self._fail(number, f"round {turn}", Status.RAISED, times.problem)
             return None
-        self._write(
-            {
-                "config": self.configs[number],
-                "heuristic": number == 0,
-                "round": turn,
-                "samples_us": [round(sample, 3) for sample in times.samples_us],
-            }
-        )
+        samples_us = [round(sample, 3) for sample in times.samples_us]
+        self._write(config=self.configs[number], heuristic=number == 0, round=turn, samples_us=samples_us)
         return statistics.median(times.samples_us)
 
     def _fail(self, number: int | None, stage: str, status: str, message: str) -> None:
@@ -200,9 +187,9 @@ class Turns:
         line = message.strip().splitlines()[0] if message.strip() else ""
         what = "" if config is None else f" {config_text(config)}"
         self.failed.append(f"{self.solution.name} {workload_label(self.workload)}{what}: {status}: {line}")
-        self._write({"config": config, "stage": stage or "prepare", "status": str(status), "message": message})
+        self._write(config=config, stage=stage, status=str(status), message=message)
 
-    def _write(self, found: dict[str, Any]) -> None:
+    def _write(self, **found: Any) -> None:
         machine = self.bench.machine
         row = {
             "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -216,3 +203,7 @@ class Turns:
             **found,
         }
         self.log(json.dumps(row) + "\n")
+
+
+def _middles(medians: dict[int, list[float]]) -> dict[int, float]:
+    return {number: statistics.median(found) for number, found in medians.items()}

@@ -1,1 +1,1 @@
-"""What goes between the judge and a worker: requests, typed answers, shared memory."""
+"""Messages between the judge and a worker: requests, typed answers, shared memory."""

@@ -1,4 +1,4 @@
-"""What a command does that judges in its own process, before it has read anything.
+"""The first steps of a command that judges in its own process, before it reads anything.
 
 It begins again in an environment without the user's secrets, and puts on the fence for what definitions do there
 (fence/enclosed.py). On a CPU it then imports torch once for the judge and its workers, forks the fork server, and goes
@@ -15,21 +15,23 @@ import runpy
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from kernelderby.measure.fence import enclosed, folders
+from kernelderby.measure.fence import enclosed, folders, watcher
 from kernelderby.measure.fence.folders import allowed_environment
 from kernelderby.measure.wire import start
 from kernelderby.measure.wire.process import worker_environment
 from kernelderby.measure.wire.sources import cache_folder
-from kernelderby.store.appended import LOCK_FOLDER
+from kernelderby.store.appended import lock_folder
+from kernelderby.store.bounds import leave
 
 _OF_THE_COMMAND = re.compile(r"COLUMNS|LINES|NO_COLOR|FORCE_COLOR|PWD|CI|PYTHON[A-Z]+")
 _SINGLE = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")  # of threads that a library starts when it is imported
 _FENCED_ON_GPUS = False  # not tried there yet
-_SCRATCH = "kernelderby-judge-"
+_PROGRAMS = ("derby", "kernelderby.__main__", "kernelderby.cli.__main__", "kernelderby.measure.cluster.__main__")
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGALRM)
 
 
@@ -43,10 +45,12 @@ def begin_judging(
     before: Callable[[], object] = lambda: None,
 ) -> None:
     """Without effect where this process is not a command that has just begun: no fence then, and workers begin as
-    everywhere. writable, readable: besides caches and the set, of the user's home. shares_torch: with workers
-    on a CPU. has_tool: see enclose(). before: what raises
-    where nothing need begin; of what it reads nothing stays."""
-    if not _has_just_begun() or (on_gpu and not _FENCED_ON_GPUS):
+    everywhere. writable, readable: besides caches and the set, of the user's home. shares_torch: with workers on a
+    CPU. has_tool: see enclose(). before: what raises where nothing need begin; of what it reads nothing stays."""
+    if not _has_just_begun():
+        return
+    leave_folder_that_is_gone()
+    if on_gpu and not _FENCED_ON_GPUS:
         return
     scratch = _scratch_of_this()
     if scratch is None:
@@ -58,38 +62,73 @@ def begin_judging(
         with suppress(OSError):  # who writes there says so
             folder.mkdir(parents=True, exist_ok=True)
     given = {Path(each).absolute() for each in readable}
+    locks = lock_folder()
     enclosed.enclose(
         [*writable, caches],
         [root, caches, *writable, *given, *(each.resolve() for each in given)],
-        *(LOCK_FOLDER, scratch, has_tool),
+        *(locks.parent if has_tool else locks, scratch, has_tool, on_gpu),
     )
     if shares_torch and not any(each.startswith("--secret") for each in sys.argv[1:]):
         _import_torch_for_all()
+
+
+def leave_folder_that_is_gone() -> None:
+    """oneMKL ends a process that loads torch in a working directory that was removed."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        os.chdir("/")
 
 
 def _begin_again() -> None:
     """With a folder for temporary files, and caches that are the judge's."""
     own = {name: value for name, value in os.environ.items() if _OF_THE_COMMAND.fullmatch(name)}
     environment = allowed_environment(os.environ) | own | folders.caches_of_judge(cache_folder() / "judge")
-    environment["TMPDIR"] = tempfile.mkdtemp(prefix=_SCRATCH)
+    environment["TMPDIR"] = tempfile.mkdtemp(prefix=watcher.OF_JUDGE)
     sys.stdout.flush()
+    leave()
     os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
 
 
 def _scratch_of_this() -> Path | None:
     """The folder that _begin_again() has made; removed at the end."""
     folder = Path(os.environ.get("TMPDIR", "/"))
-    if not folder.name.startswith(_SCRATCH) or not folder.is_dir():
+    if not folder.name.startswith(watcher.OF_JUDGE) or not folder.is_dir():
         return None
     atexit.register(folders.remove_tree, folder)
     return folder
+
+
+@contextmanager
+def _signals_later() -> Iterator[None]:
+    """What a handler raises among a library's C++ ends the process in the middle, or nobody hears of it: the first
+    signal is heard at the end. One that comes a second after it ends the process."""
+    before = {number: signal.getsignal(number) for number in _SIGNALS[:3]}
+    came: list[tuple[int, float]] = []
+
+    def hear(number: int, frame: object) -> None:
+        if came and time.monotonic() > came[0][1] + 1:
+            os._exit(128 + number)
+        came.append((number, time.monotonic()))
+
+    for number, handler in before.items():
+        if callable(handler):
+            signal.signal(number, hear)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if came:
+            os.kill(os.getpid(), came[0][0])
 
 
 def _import_torch_for_all() -> None:
     given = {name: os.environ.get(name) for name in _SINGLE}
     os.environ.update(dict.fromkeys(_SINGLE, "1"))
     try:
-        import torch  # noqa: F401
+        with _signals_later():
+            import torch  # noqa: F401
     except (ImportError, OSError):  # the check says so
         return
     finally:
@@ -100,16 +139,15 @@ def _import_torch_for_all() -> None:
 
 
 def _has_just_begun() -> bool:
-    """The program is the command itself, and without a deadline."""
+    """The program is the command itself, or what measures for a cluster's driver."""
     main = sys.modules["__main__"]
     name = getattr(main.__spec__, "name", None) or os.path.basename(getattr(main, "__file__", None) or "")
     own = sys.argv[1:]
     return (
         sys.platform.startswith("linux")
-        and name in ("derby", "kernelderby.__main__", "kernelderby.cli.__main__")
+        and name in _PROGRAMS
         and sys.orig_argv[len(sys.orig_argv) - len(own) :] == own
         and "torch" not in sys.modules
-        and signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
     )
 
 

@@ -10,10 +10,9 @@ import select
 import signal
 import socket
 import subprocess
-import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
@@ -32,6 +31,7 @@ _LOG_BYTES = 1 << 14  # the end of a solution's output is enough to see why it f
 _REPLY_BYTES = 16 << 20
 _POLL_SECONDS = 0.2
 _LOOK_SECONDS = 1.0
+_STOP_SECONDS = 0.1
 _MOST_PROCESSES = 1000  # compilers run side by side, with a few processes each
 _MOST_THREADS = 20_000  # a library starts one for each processor, and compilers as many
 _MOST_FILES = 50_000
@@ -57,7 +57,8 @@ class WorkerProcess:
         """trusted: what it says of the set's faults ends the run also while it holds a solution (derby tune).
         solution_hash: of the solution that it will hold, whose caches it gets. python: the interpreter of another
         environment, with libraries of its own."""
-        number = watcher.next_mark()
+        self.device = device
+        self._mark = number = watcher.next_mark()
         if not self._others:  # whoever measures from a program of its own keeps the children it has
             processes.adopt_orphans()
             self._others.update(processes.children(os.getpid()), {os.getpid()})
@@ -71,7 +72,7 @@ class WorkerProcess:
         writable: list[Path] = []  # empty: no fence
         if solution_hash is not None:
             own = _kept_for_tuning(solution_hash) if trusted else caches.of_run(cache_folder(), solution_hash)
-            self._scratch = Path(tempfile.mkdtemp(prefix="kernelderby-"))
+            self._scratch = watcher.scratch()
             environment |= {**folders.own_caches(own), "TMPDIR": str(self._scratch)}
             writable = folders.writable(own, self._scratch)
             self._room = folders.room(self._scratch)
@@ -119,8 +120,19 @@ class WorkerProcess:
         return sorted(self._alive - {self.pid})[-_PROTECTED:]
 
     def stop(self) -> None:
-        """It and its group stand still."""
+        """It and its group stand still. One of its threads hears of it first, and tells the others once it has a
+        processor; a thread that waits for a child of its own hears of it never."""
+        self.tell_to_stop()
+        self.wait_until_stopped()
+
+    def tell_to_stop(self) -> None:
         self._signal(signal.SIGSTOP)
+
+    def wait_until_stopped(self) -> None:
+        until, seen = time.monotonic() + _STOP_SECONDS, os.WSTOPPED | os.WEXITED | os.WNOWAIT | os.WNOHANG
+        with contextlib.suppress(ChildProcessError):
+            while not os.waitid(os.P_PID, self.pid, seen) and time.monotonic() < until:
+                time.sleep(5e-5)
 
     def go_on(self) -> None:
         self._signal(signal.SIGCONT)
@@ -191,15 +203,12 @@ class WorkerProcess:
                     return self._ended()
                 self._unread += data
                 if len(self._unread) > _REPLY_BYTES:
-                    self.kill()
                     return self._gone(Status.CRASHED, f"the process sent more than {_REPLY_BYTES >> 20} MiB at once")
             elif self._process.poll() is not None:
                 return self._ended()
             elif too_much := self._takes_too_much():
-                self.kill()
                 return self._gone(*too_much)
             elif not left:  # only now: an answer that came in time may have waited for us to look
-                self.kill()
                 return self._gone(Status.TIMED_OUT, f"no answer within {self._timeout:g} s")
         line, _, self._unread = self._unread.partition(b"\n")
         try:
@@ -207,7 +216,6 @@ class WorkerProcess:
         except (ValueError, RecursionError):
             content = None
         if not isinstance(content, dict):
-            self.kill()
             return self._gone(Status.CRASHED, "the process sent something that is no reply")
         if isinstance(said := content.get("message"), str) and UNHEARD in said:
             self._log_reader.join(_POLL_SECONDS)  # what it printed may still be on its way
@@ -225,11 +233,12 @@ class WorkerProcess:
         self._looked_at = time.monotonic()
         if self._scratch is not None and (place := folders.filled(self._room, folders.room(self._scratch))) is not None:
             return Status.CRASHED, f"it filled {place}, and was ended"
-        pids = [self._process.pid, *processes.descendants(self._process.pid)]
-        if len(pids) > _MOST_PROCESSES:
-            return Status.CRASHED, f"the process started more than {_MOST_PROCESSES} others, and was ended"
-        if processes.threads(pids) > _MOST_THREADS:
-            return Status.CRASHED, f"the process had more than {_MOST_THREADS} threads, and was ended"
+        orphans = processes.orphans(self._mark, self.known())
+        pids = [self._process.pid, *processes.descendants(self._process.pid), *orphans]
+        if len(pids) > (most_processes := processes.fitting(_MOST_PROCESSES)):
+            return Status.CRASHED, f"the process started more than {most_processes} others, and was ended"
+        if processes.threads(pids) > (most_threads := processes.fitting(_MOST_THREADS)):
+            return Status.CRASHED, f"the process had more than {most_threads} threads, and was ended"
         files, in_files = processes.held_by_files(pids, _MOST_FILES)
         if files > _MOST_FILES:
             return Status.CRASHED, f"the process had more than {_MOST_FILES} files open, and was ended"
@@ -248,11 +257,12 @@ class WorkerProcess:
             code = self._process.wait(timeout=5)
         except subprocess.TimeoutExpired:  # it closed its pipe and lives on
             code = None
-        self.kill()
         how = "closed its reply pipe" if code is None else _exit_text(code)
         return self._gone(Status.CRASHED, f"the process {how}")
 
     def _gone(self, status: Status, message: str) -> Reply:
+        """Kills it, if it lives."""
+        self.kill()
         tail = quoted(text(self.log_tail()))
         return Reply({"ok": False, "status": status, "message": f"{message}\n{tail}".strip()}, gone=True)
 
@@ -279,7 +289,7 @@ class WorkerProcess:
             folders.remove_tree(self._scratch)
 
 
-def worker_environment(device: str, own_package: bool = False, fenced: bool = False) -> dict[str, str]:
+def worker_environment(device: str = "cuda", own_package: bool = False, fenced: bool = False) -> dict[str, str]:
     """own_package: of an interpreter with other libraries. fenced: with all that is alike in those of solutions."""
     environment = {
         **folders.allowed_environment(os.environ),
@@ -287,9 +297,10 @@ def worker_environment(device: str, own_package: bool = False, fenced: bool = Fa
         "PYTHONDONTWRITEBYTECODE": "1",
         **(folders.user_base() if fenced else {}),
     }
-    package = str(Path(kernelderby.__file__).resolve().parent.parent)
-    found = [str(_package_alone())] if own_package else [package, *absolute_python_path()]
-    environment["PYTHONPATH"] = os.pathsep.join(found)
+    given = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    package = Path(kernelderby.__file__).resolve().parent.parent
+    found = [_package_alone()] if own_package else [package, *(Path(each).resolve() for each in given)]
+    environment["PYTHONPATH"] = os.pathsep.join(map(str, found))
     for name in ("TRITON_INTERPRET", "HELION_INTERPRET"):  # read when they are imported
         environment.pop(name, None)
     if device == "cpu":
@@ -311,16 +322,33 @@ def interruptible() -> Iterator[None]:
         raise
 
 
+@contextmanager
+def standing_still(workers: Iterable[WorkerProcess]) -> Iterator[None]:
+    """Meanwhile no thread of these workers runs, and nothing that they have started; what has left its parent ends. A
+    kernel that they have launched goes on: Watch looks for those."""
+    processes.end_orphans(WorkerProcess.known())
+    stopped = list(workers)
+    started = {pid for worker in stopped for pid in processes.descendants(worker.pid)}
+    try:
+        for worker in stopped:
+            worker.tell_to_stop()
+        for pid in started:
+            processes.signalled(pid, signal.SIGSTOP)
+        for worker in stopped:  # they stop side by side
+            worker.wait_until_stopped()
+        yield
+    finally:
+        for pid in started:
+            processes.signalled(pid, signal.SIGCONT)
+        for worker in stopped:
+            worker.go_on()
+
+
 def _kept_for_tuning(solution_hash: str) -> Path:
     """Of hundreds of candidates, for one who trusts them: kept from run to run."""
     own = cache_folder() / "tuned" / solution_hash
     own.mkdir(parents=True, exist_ok=True)
     return own
-
-
-def absolute_python_path() -> list[str]:
-    """The entries of PYTHONPATH, for a process that works in another folder."""
-    return [str(Path(entry).resolve()) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
 
 
 def _package_alone() -> Path:

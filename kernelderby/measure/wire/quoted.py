@@ -1,4 +1,4 @@
-"""What a worker has said, marked as that wherever it goes: a row must not carry it, a screen may.
+"""Text from a worker, marked as such everywhere: a row must not carry it, a screen may.
 
 A solution could say what it likes, a file of the user's home among it, and rows are public. At the pipe its words are
 put between two characters that no text from there can hold (replies.text()); what the judge builds around them keeps

@@ -1,4 +1,4 @@
-"""Hands in another process: what the judge says to a worker, and what it believes of the answers.
+"""Hands in another process: the judge's requests to a worker, and the checks of its answers.
 
 Every answer is typed before it is used (replies); times must be as many as asked for, finite and positive. What a
 worker sends instead ends as its own row (Failed), never as the end of the run.
@@ -7,8 +7,8 @@ worker sends instead ends as its own row (Failed), never as the end of the run.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ import msgspec
 from kernelderby.measure.clock.graphs import NotCapturable
 from kernelderby.measure.clock.spans import Spans
 from kernelderby.measure.clock.timing import Call
-from kernelderby.measure.wire.process import WorkerProcess
+from kernelderby.measure.wire.process import WorkerProcess, standing_still
 from kernelderby.measure.wire.quoted import quoted
 from kernelderby.measure.wire.replies import (
     CaptureDone,
@@ -27,19 +27,19 @@ from kernelderby.measure.wire.replies import (
     Reply,
     SetUpDone,
     SetUpTaken,
+    Stop,
     Wrong,
     nonsense,
     text,
 )
 from kernelderby.measure.wire.shared import BufferSet
 from kernelderby.measure.wire.signals import Signals
-from kernelderby.measure.wire.still import standing_still
 from kernelderby.rows.measurement import Status
 from kernelderby.store.counts import counted
 
 # What the timer says, and nothing else without quotation marks.
 _NOTES = re.compile(
-    r"\d{1,6} records without timestamps were left out|iterations launched \d{1,6} to \d{1,6} kernels and copies"
+    r"left out: \d{1,6} records? without timestamps|iterations launched \d{1,6} to \d{1,6} kernels and copies"
 )
 _ARMED_SECONDS = 0.25  # to enqueue some calls; one that looks at its inputs from the host waits for them meanwhile
 _WRONG = {Status.WRONG_SHAPE, Status.WRONG_DTYPE}  # what a worker may say of outputs; the rest is the judge's
@@ -57,7 +57,8 @@ class RemoteHands:
         self._ask(Done, "attach", descriptors, sets=described[:-1], signals=described[-1])
 
     def set_up(self, which: int) -> SetUpTaken | None:
-        return self._ask(SetUpDone, "set_up", which=which).setup
+        taken = self._ask(SetUpDone, "set_up", which=which).setup
+        return taken and SetUpTaken(round(taken.seconds, 6), round(taken.memory_bytes))
 
     def call(self, which: int) -> None:
         self._ask(Done, "call", which=which)
@@ -95,14 +96,13 @@ class RemoteHands:
         self.worker.send("spans", self.seconds, kind=kind, iterations=iterations)
         for iteration in range(iterations):
             for stop, part in (("ready", before), ("done", after)):
-                reply = self.worker.receive()
-                self._expect_no_wrong(reply)
-                came = reply.stop()
+                came = self._stop()
                 if (came.at, came.iteration) != (stop, iteration):
-                    said = quoted(text(came.at, 100))
-                    raise nonsense(f"the worker came to {said} {came.iteration} where {stop} {iteration} was due")
-                part(iteration)
-                self.worker.tell({"go": stop}, self.seconds)
+                    said = quoted(text(f"{came.at} {came.iteration}", 100))
+                    raise nonsense(f"the worker came to {said} where {stop} {iteration} was due")
+                with self.unseen() if stop == "ready" else nullcontext():
+                    part(iteration)
+                    self.worker.tell({"go": stop}, self.seconds)
         taken = self._typed(Spans, self.worker.receive())
         for name in ("spans_us", "host_us", "wall_us", *(("busy_us", "outside") if taken.busy_us else ())):
             if (count := len(getattr(taken, name))) != iterations:
@@ -110,7 +110,9 @@ class RemoteHands:
                     f"the worker's answer: {name}: holds {counted(count, 'number')}, where {iterations} were asked for"
                 )
         outside = taken.outside if taken.busy_us else []
-        return msgspec.structs.replace(taken, notes=[_note(text(note, 300)) for note in taken.notes], outside=outside)
+        times = {name: _in_nanoseconds(getattr(taken, name)) for name in ("spans_us", "busy_us", "host_us", "wall_us")}
+        notes = [_note(text(note, 300)) for note in taken.notes]
+        return msgspec.structs.replace(taken, **times, notes=notes, outside=outside)
 
     def relay(self, kind: str, count: int, drive: Callable[[], None], release: Callable[[], None], waits: bool) -> bool:
         """The worker's calls at the judge's word, which drive() gives; release() lets it through when that ends early.
@@ -121,14 +123,10 @@ class RemoteHands:
             drive()
         except Wrong:
             release()
-            reply = self.worker.receive()
-            self._expect_no_wrong(reply)
-            reply.stop()  # Failed where it raised: that is why
+            self._stop()  # Failed where it raised: that is why
             self.worker.receive()
             raise
-        reply = self.worker.receive()
-        self._expect_no_wrong(reply)
-        if (came := reply.stop()).at != "armed":
+        if (came := self._stop()).at != "armed":
             raise nonsense(f"the worker came to {quoted(text(came.at, 100))} where armed was due")
         self._typed(Done, self.worker.receive())
         return is_armed
@@ -137,6 +135,19 @@ class RemoteHands:
         """Meanwhile nothing of its process runs, and nothing that it has started."""
         return standing_still([self.worker])
 
+    @contextmanager
+    def unseen(self) -> Iterator[None]:
+        """Meanwhile none of its threads sees what the judge writes into memory that both share. A GPU keeps processes
+        apart itself."""
+        if self.worker.device != "cpu":
+            yield
+            return
+        self.worker.stop()
+        try:
+            yield
+        finally:
+            self.worker.go_on()
+
     def lives(self) -> bool:
         """Whether an answer can still come in time."""
         return self.worker.is_in_time()
@@ -144,6 +155,11 @@ class RemoteHands:
     def _ask(self, kind: type[Kind], command: str, descriptors: Sequence[int] = (), /, **arguments: Any) -> Kind:
         self.worker.send(command, self.seconds, descriptors, **arguments)
         return self._typed(kind, self.worker.receive())
+
+    def _stop(self) -> Stop:
+        reply = self.worker.receive()
+        self._expect_no_wrong(reply)
+        return reply.stop()
 
     def _typed(self, kind: type[Kind], reply: Reply) -> Kind:
         """Failed where the worker says so, Wrong where its outputs were none."""
@@ -169,6 +185,11 @@ def _described(sets: Sequence[BufferSet]) -> tuple[list[dict[str, Any]], list[in
             found["handle"] = len(descriptors) - 1
         described.append(found)
     return described, descriptors
+
+
+def _in_nanoseconds(times_us: Sequence[float]) -> list[float]:
+    """As the timers count: further digits could spell anything, and rows keep them."""
+    return [max(1e-3, round(each, 3)) for each in times_us]
 
 
 def _note(said: str) -> str:

@@ -1,4 +1,4 @@
-"""What a worker answers: one frozen record for each kind of answer, and how far the judge's side believes it.
+"""A worker's answers: one frozen record for each kind, and how far the judge believes it.
 
 A worker's process runs a solution's code, so a reply is any JSON object until `Reply.of(Kind)` has typed it; what is
 no such answer ends as that solution's row (Failed), never as the end of the run.
@@ -96,17 +96,21 @@ class CaptureDone(Done, frozen=True):
 
 
 class PackChecked(Done, frozen=True):
-    """changes: a line for each stale file. broken: what is wrong with the definition's code, else empty."""
+    """changes: a line for each stale file."""
 
     changes: tuple[str, ...]
-    broken: str = ""
 
 
 class CostCounted(Done, frozen=True):
-    """cost: as `cost` of a line of workloads. broken: why there is none, else empty."""
+    """cost: as `cost` of a line of workloads; None where nothing tells it."""
 
     cost: dict[str, Any] | None = None
-    broken: str = ""
+
+
+class ShapesDrawn(Done, frozen=True):
+    """lines: as in workloads."""
+
+    lines: tuple[dict[str, Any], ...]
 
 
 class KernelsSeen(Done, frozen=True):

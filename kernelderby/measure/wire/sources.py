@@ -10,15 +10,15 @@ from pathlib import Path
 from types import ModuleType
 
 from kernelderby.errors import DerbyError
-from kernelderby.store.files import write_folder
+from kernelderby.store.files import cache_home, write_folder
 
 
 def cache_folder() -> Path:
     """DerbyError for a user without a home."""
-    base, home = os.environ.get("XDG_CACHE_HOME"), os.path.expanduser("~")
-    if not base and not os.path.isabs(home):
+    base = cache_home()
+    if not os.path.isabs(base):
         raise DerbyError("there is no home to cache in what a solution compiles; set $XDG_CACHE_HOME")
-    return Path(base or f"{home}/.cache") / "kernelderby"
+    return Path(base, "kernelderby")
 
 
 def write_once(name: str, files: dict[str, str]) -> Path:

@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from io import BufferedReader
 
@@ -67,18 +67,9 @@ class Forked:
 def spawned(
     beginning: Beginning, environment: Mapping[str, str], requests: int, replies: int, python: str | None = None
 ) -> Process:
-    channel = watcher.channel()
-    command = ["-m", f"{_PACKAGE}.serve", *map(str, (requests, replies, channel)), json.dumps(asdict(beginning))]
-    return subprocess.Popen(
-        [python or sys.executable, "-P", *command],
-        cwd="/",  # what lies where the run was started is no library
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        env=dict(environment),
-        pass_fds=[each for each in (requests, replies, channel) if each >= 0],
-        start_new_session=True,
-    )
+    channels = requests, replies, watcher.channel()
+    words = [*map(str, channels), json.dumps(asdict(beginning))]
+    return _program(f"{_PACKAGE}.serve", words, environment, channels, subprocess.PIPE, python)
 
 
 Process = subprocess.Popen[bytes] | Forked
@@ -86,14 +77,25 @@ Begun = Callable[[int, dict[str, str]], Process]
 
 
 def _started_server(channel: int, environment: dict[str, str]) -> Process:
+    return _program(FORK_SERVER, [str(channel)], environment, (channel,), subprocess.DEVNULL)
+
+
+def _program(
+    module: str,
+    words: list[str],
+    environment: Mapping[str, str],
+    channels: Sequence[int],
+    output: int,
+    python: str | None = None,
+) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", FORK_SERVER, str(channel)],
-        cwd="/",
+        [python or sys.executable, "-P", "-m", module, *words],
+        cwd="/",  # what lies where the run was started is no library
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        env=environment,
-        pass_fds=(channel,),
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        env=dict(environment),
+        pass_fds=[each for each in channels if each >= 0],
         start_new_session=True,
     )
 
@@ -172,15 +174,18 @@ def fork_here(environment: Mapping[str, str], serve: Callable[[int, dict[str, st
         finally:
             os._exit(0)
 
-    same = {name: value for name, value in environment.items() if name not in folders.PLACES}
-    _server = ForkServer(same, begun)
+    _server = ForkServer(_alike(environment), begun)
+
+
+def _alike(environment: Mapping[str, str]) -> dict[str, str]:
+    """Without caches and places of temporary files, which are looked up after the fork."""
+    return {name: value for name, value in environment.items() if name not in folders.PLACES}
 
 
 def _fork_server(environment: Mapping[str, str]) -> ForkServer | None:
-    """The one for workers of this environment; caches and temporary files may be other ones, since they are looked up
-    after the fork. None where there is none: not on Linux, or torch does not load."""
+    """The one for workers of this environment. None where there is none: not on Linux, or torch does not load."""
     global _server
-    same = {name: value for name, value in environment.items() if name not in folders.PLACES}
+    same = _alike(environment)
     if not sys.platform.startswith("linux") or same in _without:
         return None
     if _server is not None and _server.environment != same:

@@ -1,1 +1,1 @@
-"""What runs in the process of one solution."""
+"""The process of one solution."""

@@ -1,4 +1,4 @@
-"""Load what a trace set holds as text: a definition's module, a solution's entry point."""
+"""Load code of a trace set: a definition's module, a solution's entry point."""
 
 from __future__ import annotations
 
@@ -84,28 +84,23 @@ def _build_compiled(definition: Definition, solution: Solution) -> Callable[...,
             f"{solution.language} solutions are built by flashinfer-bench, which is missing: {error}; "
             "pip install flashinfer-bench"
         ) from error
-    spec = {
-        "language": solution.language,
-        "entry_point": solution.entry_point,
-        "target_hardware": ["any"],
-        "dependencies": list(solution.dependencies),
-        "binding": solution.binding,
-        "destination_passing_style": solution.destination_passing_style,
+    described = json.loads(definition.path.read_text()) | {"reference": definition.reference}
+    packed = {
+        "name": solution.name,
+        "definition": solution.definition,
+        "author": solution.author,
+        "spec": {
+            "language": solution.language,
+            "entry_point": solution.entry_point,
+            "target_hardware": ["any"],
+            "dependencies": list(solution.dependencies),
+            "binding": solution.binding,
+            "destination_passing_style": solution.destination_passing_style,
+        },
+        "sources": [{"path": path, "content": content} for path, content in solution.sources.items()],
     }
-    sources = [{"path": path, "content": content} for path, content in solution.sources.items()]
-    described = json.loads(definition.path.read_text())
-    described["reference"] = definition.reference
     built: Callable[..., Any] = BuilderRegistry.get_instance().build(
-        BenchDefinition.model_validate(described),
-        BenchSolution.model_validate(
-            {
-                "name": solution.name,
-                "definition": solution.definition,
-                "author": solution.author,
-                "spec": spec,
-                "sources": sources,
-            }
-        ),
+        BenchDefinition.model_validate(described), BenchSolution.model_validate(packed)
     )
     return built
 

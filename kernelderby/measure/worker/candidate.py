@@ -4,32 +4,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from kernelderby.catalog import Definition
-from kernelderby.measure.judge.cases import Case
-from kernelderby.measure.judge.correctness import Outputs, make_ready, named_outputs, synchronize
-from kernelderby.measure.judge.inputs import shape_of, torch_dtype
+from kernelderby.measure.judge.correctness import Outputs, named_outputs, synchronize
+from kernelderby.measure.judge.inputs import InputMaker
 from kernelderby.measure.wire.replies import SetUpTaken, Wrong
+from kernelderby.measure.wire.shared import Place, private_set
 from kernelderby.rows.measurement import Status
-
-
-@dataclass(frozen=True, slots=True)
-class SetUp:
-    """What a solution's setup gave for the calls (keyword arguments), and what it took; None without one."""
-
-    values: dict[str, Any]
-    taken: SetUpTaken | None = None
 
 
 class Candidate:
     """A loaded entry point together with how it gets its inputs and gives its outputs back.
 
     in_place: output -> the input that lies in its memory. Such a call gets the output's buffer for that input too; it
-    is a private copy of the input, written anew by make_ready().
+    is a private copy of the input, written anew by correctness.make_ready().
     """
 
     def __init__(
@@ -47,14 +38,11 @@ class Candidate:
         self._setup = setup
         self._shared = {name: output for output, name in self.in_place.items()}
 
-    @property
-    def has_setup(self) -> bool:
-        return self._setup is not None
-
-    def set_up(self, inputs: dict[str, Any], device: torch.device) -> SetUp:
-        """Runs setup on the constant inputs. What it raises goes through; TypeError when it gives no dict."""
+    def set_up(self, inputs: dict[str, Any], device: torch.device) -> tuple[dict[str, Any], SetUpTaken | None]:
+        """Runs setup on the constant inputs: keyword arguments for the calls, and what it took; None without one. What
+        it raises goes through; TypeError when it gives no dict."""
         if self._setup is None:
-            return SetUp({})
+            return {}, None
         synchronize(device)
         held, start = _free_memory(device), time.perf_counter()
         values = self._setup(**{name: inputs[name] for name in self.definition.of_setup})
@@ -65,16 +53,13 @@ class Candidate:
                 f"setup returned a {type(values).__name__}; it must return a dict with names for keys, "
                 "which the calls get as keyword arguments"
             )
-        return SetUp(values, SetUpTaken(seconds, max(0, held - _free_memory(device))))
+        return values, SetUpTaken(seconds, max(0, held - _free_memory(device)))
 
-    def new_outputs(self, case: Case, device: torch.device) -> Outputs:
+    def new_outputs(self, maker: InputMaker) -> Outputs:
         """Buffers to write into; none for a solution that returns its outputs."""
         if not self.destination_passing_style:
             return {}
-        return {
-            name: torch.empty(shape_of(spec, case.sizes), dtype=torch_dtype(spec.dtype), device=device)
-            for name, spec in self.definition.outputs.items()
-        }
+        return private_set({}, maker.output_places(), maker.device).outputs
 
     def __call__(self, inputs: dict[str, Any], outputs: Outputs, prepared: dict[str, Any] | None = None) -> Any:
         """Runs it, with what set_up() gave; without, as where nobody knows of setup. Whatever it raises goes through,
@@ -89,23 +74,7 @@ class Candidate:
             returned = self.function(*given, *written)
         return outputs if self.destination_passing_style else returned
 
-    def make_ready(self, inputs: dict[str, Any], outputs: Outputs, byte: int) -> None:
-        make_ready(inputs, outputs, self.in_place, byte)
-
-    def verified(self, returned: Any, case: Case, device: torch.device) -> Outputs:
-        """What a call gave as name -> tensor of the definition's shapes and types. Wrong otherwise."""
-        return self.fitting(
-            returned,
-            {
-                name: (shape_of(spec, case.sizes), torch_dtype(spec.dtype))
-                for name, spec in self.definition.outputs.items()
-            },
-            device,
-        )
-
-    def fitting(
-        self, returned: Any, places: Mapping[str, tuple[tuple[int, ...], torch.dtype]], device: torch.device
-    ) -> Outputs:
+    def fitting(self, returned: Any, places: Mapping[str, Place], device: torch.device) -> Outputs:
         """What a call gave as name -> tensor of the shape and dtype in `places`. Wrong otherwise."""
         outputs = named_outputs(self.definition, returned)
         for name, (shape, dtype) in places.items():

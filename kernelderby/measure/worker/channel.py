@@ -1,4 +1,4 @@
-"""The worker's end of what leads to the judge: a socket of requests, a pipe of replies."""
+"""The worker's end of the connection to the judge: a socket of requests, a pipe of replies."""
 
 from __future__ import annotations
 

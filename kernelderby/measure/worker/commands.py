@@ -1,4 +1,4 @@
-"""What a worker does when the judge asks: load a solution, open buffers, run calls, time them."""
+"""The commands of a worker: load a solution, open buffers, run calls, time them."""
 
 from __future__ import annotations
 
@@ -7,17 +7,26 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 import msgspec
+import torch
 from msgspec import Struct
 
 from kernelderby.catalog import Catalog, Definition, Solution
+from kernelderby.catalog.workloads import workload_of
 from kernelderby.errors import DerbyError
+from kernelderby.measure.clock import timing
+from kernelderby.measure.clock.graphs import NotCapturable
 from kernelderby.measure.clock.spans import Spans
 from kernelderby.measure.fence import seccomp
+from kernelderby.measure.judge import blobs
 from kernelderby.measure.judge.cases import Case
+from kernelderby.measure.judge.correctness import synchronize
+from kernelderby.measure.judge.definition import Uncountable, load_definition_module
+from kernelderby.measure.judge.inputs import InputMaker
 from kernelderby.measure.machine.environment import describe
+from kernelderby.measure.wire import shared
 from kernelderby.measure.wire.replies import (
     CaptureDone,
     CostCounted,
@@ -32,102 +41,69 @@ from kernelderby.measure.wire.replies import (
     TunePrepared,
     Verdict,
 )
+from kernelderby.measure.wire.shared import BufferSet
+from kernelderby.measure.wire.signals import opened_signals
+from kernelderby.measure.worker import hands
+from kernelderby.measure.worker.build import BuildFailed, load_setup, load_solution, solution_module
+from kernelderby.measure.worker.candidate import Candidate
+from kernelderby.measure.worker.channel import Channel
 from kernelderby.measure.worker.failures import NotLoaded, status_of, told
+from kernelderby.measure.worker.tuning import Tuning
 from kernelderby.rows.measurement import Status
 
-if TYPE_CHECKING:  # torch is imported by the first command that needs it
-    import torch
-
-    from kernelderby.measure.clock.timing import Timer
-    from kernelderby.measure.judge.inputs import InputMaker
-    from kernelderby.measure.wire.shared import BufferSet
-    from kernelderby.measure.wire.signals import Signals
-    from kernelderby.measure.worker.candidate import Candidate
-    from kernelderby.measure.worker.channel import Channel
-    from kernelderby.measure.worker.hands import Hands
-    from kernelderby.measure.worker.tuning import Tuning
-
-_OF_HANDS = ("call", "drop_graphs", "replay", "batch")  # with nothing to add here
-
-Held = TypeVar("Held")
+# With nothing to add here but the kind of the answer.
+_OF_HANDS: dict[str, Callable[..., Struct]] = {
+    **dict.fromkeys(("call", "drop_graphs", "replay", "batch"), lambda nothing: Done()),
+    "set_up": SetUpDone,
+    "overwritten": Overwritten,
+}
 
 
 class Worker:
-    """The commands. `device` is "cuda" or "cpu"; torch is imported by the first command that needs it. A command that
-    comes before the one that it builds on (`call` before `attach`) is the judge's mistake, and raises."""
+    """The commands. A command that comes before the one that it builds on (`call` before `attach`) is the judge's
+    mistake, and an AttributeError."""
+
+    definition: Definition
+    candidate: Candidate
+    hands: hands.Hands
+    tuning: Tuning
+    channel: Channel
+    _solution: Solution
 
     def __init__(self, root: str, device: str) -> None:
-        self.root, self.device_type = Path(root), device
-        self.channel: Channel | None = None
-        self._definition: Definition | None = None
-        self._solution: Solution | None = None
-        self._candidate: Candidate | None = None
-        self._timer: Timer | None = None
-        self._hands: Hands | None = None
-        self._tuning: Tuning | None = None
+        self.root, self.device = Path(root), torch.device(device, 0) if device == "cuda" else torch.device("cpu")
+        self._timer: timing.Timer | None = None
         self._opened: list[BufferSet] = []
-        self._signals: Signals | None = None
         self._module: tuple[str, ModuleType] | None = None
-
-    @property
-    def device(self) -> torch.device:
-        import torch
-
-        return torch.device(self.device_type, 0) if self.device_type == "cuda" else torch.device("cpu")
-
-    @property
-    def definition(self) -> Definition:
-        return _there(self._definition, "a definition")
-
-    @property
-    def candidate(self) -> Candidate:
-        return _there(self._candidate, "a solution")
-
-    @property
-    def hands(self) -> Hands:
-        return _there(self._hands, "buffers")
-
-    @property
-    def tuning(self) -> Tuning:
-        return _there(self._tuning, "a case to tune")
 
     def describe(self) -> MachineSeen:
         """The machine, and the timing protocol that works on it."""
-        from kernelderby.measure.clock import timing
-
-        found = describe(self.device_type)
-        if found.gpu is None and self.device_type != "cpu":
+        found = describe(self.device.type)
+        if found.gpu is None and self.device.type != "cpu":
             return found
         protocol, note = timing.find_protocol(self.device)
         flush_bytes = timing.flush_bytes(self.device) if found.gpu else 0
         return msgspec.structs.replace(found, protocol=protocol, protocol_note=note, flush_bytes=flush_bytes)
 
     def begin(self) -> Done:
-        """Imports what every solution needs, before one is there."""
-        import kernelderby.measure.clock.timing
-        import kernelderby.measure.worker.build
-        import kernelderby.measure.worker.candidate  # noqa: F401
-
+        """Comes before a solution is there: until it is answered, the process imports what every solution needs."""
         return Done()
 
     def load(self, definition: str, solution: str, protocol: str | None = None, guarded: Collection[int] = ()) -> Done:
         """Takes a definition and loads a solution. protocol: the timer is made before any of its code runs. guarded:
         rivals that were started after this process, out of its reach from here on."""
-        from kernelderby.measure.worker.build import BuildFailed, load_setup, load_solution
-        from kernelderby.measure.worker.candidate import Candidate
-
         catalog = Catalog.open(self.root)
-        self._definition = catalog.definition(definition)
+        self.definition = catalog.definition(definition)
         if protocol is not None:
             self._timer_of(protocol)
         if guarded:
             seccomp.protect(guarded)
         chosen = catalog.solution(solution)
-        if self.device_type == "cpu" and chosen.language == "triton":
-            from kernelderby.measure.worker.interpreter import as_on_a_gpu
-
-            as_on_a_gpu()
         try:
+            if self.device.type == "cpu" and chosen.language == "triton":
+                from kernelderby.measure.worker.interpreter import as_on_a_gpu
+
+                as_on_a_gpu()
             function = load_solution(self.definition, chosen)
             setup = load_setup(chosen)
         except BuildFailed as error:
@@ -135,66 +111,56 @@ class Worker:
         except BaseException as error:  # whatever the solution's own code raises on import, sys.exit included
             raise NotLoaded(status_of(error, Status.BUILD_FAILED), told(error)) from error
         self._solution = chosen
-        self._candidate = Candidate(function, chosen.destination_passing_style, self.definition, chosen.in_place, setup)
+        self.candidate = Candidate(function, chosen.destination_passing_style, self.definition, chosen.in_place, setup)
         return Done()
 
     @property
     def module(self) -> ModuleType:
         """The definition's module, with the reference: not loaded where a solution is only run."""
-        from kernelderby.measure.judge.definition import load_definition_module
-
         if self._module is None or self._module[0] != self.definition.name:
             self._module = self.definition.name, load_definition_module(self.definition)
         return self._module[1]
 
     def check(self, case: dict[str, Any]) -> Verdict:
         """Correctness in this process, before a profile; nothing that ends in a row."""
-        from kernelderby.measure.worker.local import local_check
-
-        return local_check(self.candidate, self.module, self._maker(case))
+        return hands.local_check(self.candidate, self.module, self._maker(case))
 
     def call_once(self, case: dict[str, Any]) -> Done:
         """Of the loaded solution, on inputs that nobody else knows; what it gives is looked at by nobody."""
-        from kernelderby.measure.judge.correctness import synchronize
-
         maker = self._maker(case)
         inputs = maker.make(0)
-        outputs = self.candidate.new_outputs(maker.case, maker.device)
+        outputs = self.candidate.new_outputs(maker)
         for output, name in self.candidate.in_place.items():
             outputs[output].copy_(inputs[name])
-        self.candidate(inputs, outputs, self.candidate.set_up(inputs, maker.device).values)
+        prepared, _ = self.candidate.set_up(inputs, maker.device)
+        self.candidate(inputs, outputs, prepared)
         synchronize(maker.device)
         return Done()
 
     def pack_check(self, definition: str) -> PackChecked:
         """What is stale or broken of a definition's blobs and costs; see judge/fenced.py."""
-        from kernelderby.measure.judge.blobs import changes_of
-
         catalog = Catalog.open(self.root)
         chosen = catalog.definition(definition)
-        try:
-            return PackChecked(tuple(changes_of(catalog, chosen, catalog.workloads(definition), check=True)))
-        except DerbyError as error:
-            return PackChecked((), str(error))
+        return PackChecked(tuple(blobs.changes_of(catalog, chosen, catalog.workloads(definition), check=True)))
 
     def count_cost(self, definition: str, line: dict[str, Any]) -> CostCounted:
         """Work of a shape that no file has, by the definition's own code. line: as in workloads, without a cost."""
-        from kernelderby.catalog.workloads import workload_of
-        from kernelderby.measure.judge.blobs import count, generate
-
-        if self._definition is None or self._definition.name != definition:
-            self._definition = Catalog.open(self.root).definition(definition)
+        if not hasattr(self, "definition") or self.definition.name != definition:
+            self.definition = Catalog.open(self.root).definition(definition)
         workload = workload_of("the shape", line, self.definition)
         sizes = self.definition.sizes(workload.axes)
         try:
-            tensors = generate(self.definition, self.module, workload, sizes)
-            return CostCounted(count(self.definition, self.module, workload, tensors, sizes))
-        except (ValueError, DerbyError) as error:
-            return CostCounted(broken=str(error))
+            tensors = blobs.generate(self.definition, self.module, workload, sizes)
+            return CostCounted(blobs.count(self.definition, self.module, workload, tensors, sizes))
+        except Uncountable:
+            return CostCounted()
+        except ValueError as error:  # the generator's word: no such contents
+            said = " ".join(str(error).split())[:200] or type(error).__name__
+            raise DerbyError(f"{self.definition.place}: {said}") from None
 
     def empty_kernel(self, protocol: str) -> EmptyKernelTimes:
         """Times of a kernel that does nothing to speak of, by the same timer."""
-        from kernelderby.measure.clock.empty_kernel import empty_kernel_us
+        from kernelderby.measure.worker.empty import empty_kernel_us  # with triton
 
         return EmptyKernelTimes(empty_kernel_us(self._timer_of(protocol), self.device))
 
@@ -204,65 +170,47 @@ class Worker:
         from kernelderby.measure.worker.empty import trusted_candidate
 
         self._timer_of(protocol)
-        self._candidate = trusted_candidate(copies)
+        self.candidate = trusted_candidate(copies)
         return Done()
 
     # --------------------------------------------------------------------------------------------- the judge's hands
 
     def command(self, name: str) -> Callable[..., Struct]:
-        """What a request names: a method of this, one of the hands' that gives nothing back, or a function of a room
-        above this one, which is given the set's folder ("kernelderby.measure.certify.resources:seen")."""
+        """What a request names: a method of this, one of the hands', or a function of a room above this one, which is
+        given the set's folder ("kernelderby.measure.certify.resources:seen_here")."""
         module, _, function = name.rpartition(":")
         if module:
             return partial(getattr(import_module(module), function), self.root)
-        if name not in _OF_HANDS:
-            found: Callable[..., Struct] = getattr(self, name)
-            return found
-
-        def call(**arguments: Any) -> Done:
-            getattr(self.hands, name)(**arguments)
-            return Done()
-
-        return call
+        if name in _OF_HANDS:
+            return lambda **arguments: _OF_HANDS[name](getattr(self.hands, name)(**arguments))
+        found: Callable[..., Struct] = getattr(self, name)
+        return found
 
     def attach(self, sets: list[dict[str, Any]], signals: dict[str, Any]) -> Done:
         """Opens the judge's buffers; see shared.opened_set."""
-        from kernelderby.measure.clock.timing import WallTimer
-        from kernelderby.measure.wire.shared import opened_set
-        from kernelderby.measure.wire.signals import opened_signals
-        from kernelderby.measure.worker.hands import Hands
-
         self.release()
         *of_calls, of_signals = self._with_handles([*sets, signals])
-        self._opened = [opened_set(each, self.device) for each in of_calls]
-        self._signals = opened_signals(of_signals, self.device)
-        self._hands = Hands(self.candidate, self._timer or WallTimer(), self.device)
-        self._hands.signals = self._signals
-        self._hands.attach(self._opened)
+        self._opened = [shared.opened_set(each, self.device) for each in of_calls]
+        opened = opened_signals(of_signals, self.device)
+        self.hands = hands.Hands(self.candidate, self._timer or timing.WallTimer(), self.device)
+        self.hands.attach(self._opened, opened)
         return Done()
 
     def _with_handles(self, sets: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Descriptions in which a number of a descriptor that came with the request is that descriptor."""
-        came = self.channel.taken() if self.channel else []
+        came = self.channel.taken()
         return [{**each, "handle": came[each["handle"]]} if came else each for each in sets]
-
-    def set_up(self, which: int) -> SetUpDone:
-        return SetUpDone(self.hands.set_up(which))
 
     def extend(self, sets: list[dict[str, Any]]) -> CaptureDone:
         """Opens further sets for batches."""
-        from kernelderby.measure.wire.shared import opened_set
-
-        more = [opened_set(each, self.device, self._opened) for each in self._with_handles(sets)]
+        more = [shared.opened_set(each, self.device, self._opened) for each in self._with_handles(sets)]
         self._opened += more
-        return self._captured(lambda: self.hands.extend(more))
+        return self._captured(partial(self.hands.extend, more))
 
     def capture(self) -> CaptureDone:
         return self._captured(self.hands.capture)
 
     def _captured(self, capture: Callable[[], None]) -> CaptureDone:
-        from kernelderby.measure.clock.graphs import NotCapturable
-
         try:
             capture()
         except NotCapturable as error:
@@ -271,47 +219,38 @@ class Worker:
 
     def overtake(self, larger: dict[str, Any]) -> Done:
         """See hands.Hands; `larger` as in attach()."""
-        from kernelderby.measure.wire.shared import opened_set
-
         (described,) = self._with_handles([larger])
-        opened = opened_set(described, self.device)
+        opened = shared.opened_set(described, self.device)
         try:
             self.hands.overtake(opened)
         finally:
             opened.release()
         return Done()
 
-    def overwritten(self) -> Overwritten:
-        return Overwritten(self.hands.overwritten())
-
     def spans(self, kind: str, iterations: int) -> Spans:
         """Timed calls or replays; stops before and after each window for the judge."""
-        channel = _there(self.channel, "a judge")
+        meet = self.channel.meet
         return self.hands.spans(
             kind,
             iterations,
-            lambda iteration: channel.meet(Stop("ready", iteration)),
-            lambda iteration: channel.meet(Stop("done", iteration)),
+            lambda iteration: meet(Stop("ready", iteration)),
+            lambda iteration: meet(Stop("done", iteration)),
         )
 
     def relay(self, kind: str, count: int) -> Done:
         """Calls at the judge's word; a stop when they are all enqueued."""
-        channel = _there(self.channel, "a judge")
-        self.hands.relay(kind, count, lambda: channel.write(msgspec.to_builtins(Stop("armed", count))))
+        self.hands.relay(kind, count, lambda: self.channel.write(msgspec.to_builtins(Stop("armed", count))))
         return Done()
 
     # -------------------------------------------------------------------------------------------------------- tuning
 
     def tune_prepare(self, case: dict[str, Any], protocol: str) -> TunePrepared:
         """The buffers of a case that is tuned, its key and its candidates."""
-        from kernelderby.measure.worker.build import solution_module
-        from kernelderby.measure.worker.tuning import Tuning
-
-        self._tuning = None
+        vars(self).pop("tuning", None)
         self.release()
-        solution = solution_module(_there(self._solution, "a solution"))
+        solution = solution_module(self._solution)
         tuning = Tuning(self.candidate, solution, self.module, self._maker(case), self._timer_of(protocol))
-        self._tuning = tuning
+        self.tuning = tuning
         return TunePrepared(tuning.key, tuple(tuning.configs), tuning.chosen)
 
     def tune_check(self, number: int) -> Verdict:
@@ -319,38 +258,27 @@ class Worker:
 
     def tune_time(self, number: int, iterations: int) -> TunedTimes:
         """One turn of a candidate as a CUDA graph."""
-        from kernelderby.measure.worker.tuning import timed
-
-        return timed(self.tuning, number, iterations)
+        try:
+            return TunedTimes(tuple(self.tuning.time_us(number, iterations)))
+        except NotCapturable as error:
+            return TunedTimes((), f"no CUDA graph: {error}", error.spoiled)
 
     def release(self) -> Done:
         """Frees the buffers of the prepared case, so that other processes have the memory."""
-        if self._hands is not None:
-            self._hands.detach()
-        self._hands = None
-        for each in (*self._opened, *([self._signals.buffers] if self._signals else [])):
+        if held := vars(self).pop("hands", None):
+            held.detach()
+            self._opened.append(held.signals.buffers)
+        for each in self._opened:
             each.release()
-        self._opened, self._signals = [], None
-        if self.device_type == "cuda":
-            import torch
-
+        self._opened = []
+        if self.device.type == "cuda":
             torch.cuda.empty_cache()
         return Done()
 
-    def _timer_of(self, protocol: str) -> Timer:
-        from kernelderby.measure.clock.timing import make_timer
-
+    def _timer_of(self, protocol: str) -> timing.Timer:
         if self._timer is None or self._timer.protocol != protocol:
-            self._timer = make_timer(protocol, self.device)
+            self._timer = timing.make_timer(protocol, self.device)
         return self._timer
 
     def _maker(self, case: dict[str, Any]) -> InputMaker:
-        from kernelderby.measure.judge.inputs import InputMaker
-
         return InputMaker(self.definition, self.module, Case(**case), self.device, self.root)
-
-
-def _there(wanted: Held | None, what: str) -> Held:
-    if wanted is None:
-        raise RuntimeError(f"the worker holds no {what.partition(' ')[2] or what} yet")
-    return wanted

@@ -1,4 +1,4 @@
-"""What a solution raises, as a status and a line of text for the log."""
+"""An exception of a solution as a status and a line of text for the log."""
 
 from __future__ import annotations
 
@@ -36,6 +36,7 @@ def status_of(error: BaseException, otherwise: Status) -> Status:
 
 
 _FRAMES = 200
+_CALLERS = re.compile(r"/kernelderby/measure/|/triton/runtime/")  # of the solution's code; they say nothing beside it
 _LIBRARY = re.compile(r"/(site|dist)-packages/|/lib/python3[^/]*/|/kernelderby/measure/|^<")
 
 
@@ -47,9 +48,10 @@ def told(error: BaseException) -> str:
         every += traceback.extract_tb(cause.__traceback__)
         cause = cause.__cause__
     own = [frame for frame in every if not _LIBRARY.search(frame.filename)]
-    frames = own[-1:] + [frame for frame in every[-2:] if frame not in own[-1:]][-1:]
+    inner = [frame for frame in every[-2:] if frame not in own[-1:] and not frame.filename.startswith("<frozen")]
+    frames = own[-1:] + [frame for frame in inner[-1:] if not (own and _CALLERS.search(frame.filename))]
     where = ", ".join(f"{Path(frame.filename).name}:{frame.lineno} in {frame.name}" for frame in frames)
-    return f"{type(error).__name__}: {_words(error)} ({where})"
+    return f"{type(error).__name__}: {_words(error)}" + (f" ({where})" if where else "")
 
 
 def _words(error: BaseException) -> str:

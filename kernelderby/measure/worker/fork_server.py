@@ -1,4 +1,4 @@
-"""A process that has imported what takes seconds and forks workers on a CPU: python -P -m ...worker.fork_server SOCKET.
+"""A process that has imported the slow modules and forks workers on a CPU: python -P -m ...worker.fork_server SOCKET.
 
 It runs nothing of a solution, nor of the set, and knows nothing of the judge but its process id. Each request on its
 socket (one packet: JSON, with four descriptors) becomes a process of its own, a child of the judge: what forked it
@@ -8,6 +8,7 @@ ends at once, and the judge is the subreaper. Only then does it go on as any wor
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import importlib
@@ -26,15 +27,7 @@ from kernelderby.measure.worker.serve import serve
 _PR_SET_DUMPABLE = 4  # <linux/prctl.h>
 _DESCRIPTORS = 4  # requests, replies, log, the watcher's channel
 _PACKET = 1 << 17
-_IMPORTED = (
-    "torch",
-    "kernelderby.measure.worker.hands",
-    "kernelderby.measure.judge.race",
-    "kernelderby.measure.worker.build",
-    "kernelderby.measure.worker.interpreter",
-    "kernelderby.measure.worker.tuning",
-)
-_IMPORTED_IF_THERE = ("triton.language", "triton.runtime.interpreter", "safetensors.torch")
+_IMPORTED_IF_THERE = ("triton.language", "kernelderby.measure.worker.interpreter", "safetensors.torch")
 
 
 def main() -> None:
@@ -42,13 +35,11 @@ def main() -> None:
     channel.set_inheritable(False)
     # Who may read a process by its user alone may not read this one; a worker takes that back.
     ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
-    for name in _IMPORTED:
-        importlib.import_module(name)  # what does not load ends the server; the worker then says what it was
+    # With torch; what does not load ends the server, and the worker says what it was.
+    importlib.import_module("kernelderby.measure.worker.commands")
     for name in _IMPORTED_IF_THERE:
-        try:
+        with contextlib.suppress(ImportError):
             importlib.import_module(name)
-        except ImportError:
-            continue
     if len(os.listdir("/proc/self/task")) > 1:  # a fork would leave the locks that the other threads hold
         os._exit(1)
     gc.collect()
@@ -60,16 +51,17 @@ def main() -> None:
 def _in_a_new_process(channel: socket.socket) -> tuple[int, int, dict[str, Any]]:
     """Answers requests with process ids. Returns in the new processes alone, with what serve() gets there."""
     while True:
-        data, descriptors = _received(channel)
+        data, descriptors, _, _ = socket.recv_fds(channel, _PACKET, _DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
         if not data:
             os._exit(0)  # tidying torch up takes half a second
         told, tell = os.pipe()
         middle = os.fork()
         if not middle:
             middle = os.getpid()
-            if worker := os.fork():
-                os.write(tell, str(worker).encode())
+            if os.fork():
                 os._exit(0)
+            os.setsid()  # before the judge knows its id: a signal to its group must find one
+            os.write(tell, str(os.getpid()).encode())
             for each in (told, tell, channel.detach()):
                 os.close(each)
             return _begun(json.loads(data), descriptors, middle)
@@ -80,17 +72,11 @@ def _in_a_new_process(channel: socket.socket) -> tuple[int, int, dict[str, Any]]
         os.close(told)
 
 
-def _received(channel: socket.socket) -> tuple[bytes, list[int]]:
-    data, descriptors, _, _ = socket.recv_fds(channel, _PACKET, _DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
-    return data, descriptors
-
-
 def _begun(request: dict[str, Any], descriptors: list[int], middle: int) -> tuple[int, int, dict[str, Any]]:
-    """What a process that was not forked has from its start: a session, an environment, its output and numbers that
-    are not its siblings'."""
+    """What a process that was not forked has from its start: an environment, its output and numbers that are not its
+    siblings'."""
     while os.getppid() == middle:  # or its end would be taken for the judge's
         time.sleep(0.0005)
-    os.setsid()
     requests, replies, log, watcher = descriptors
     for standard in (1, 2):
         os.dup2(log, standard)

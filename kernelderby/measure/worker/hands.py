@@ -1,4 +1,4 @@
-"""What runs a solution's calls on buffers that the judge owns.
+"""The hands that run a solution's calls on the judge's buffers.
 
 Hands works in the process that holds the solution. The judge has its like in another process (remote.RemoteHands): the
 same methods, told through pipes. A call's outputs lie in the judge's buffers when a method returns, and nothing of the
@@ -8,38 +8,48 @@ solution runs on the GPU.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any
+from types import ModuleType
+from typing import Any, cast
 
 import torch
 
 from kernelderby.measure.clock.graphs import NotCapturable, Replay
 from kernelderby.measure.clock.spans import Spans
-from kernelderby.measure.clock.timing import Call, Timer, TimingFailed
+from kernelderby.measure.clock.timing import Call, Timer, TimingFailed, WallTimer
 from kernelderby.measure.judge.correctness import synchronize
-from kernelderby.measure.wire.replies import SetUpTaken
-from kernelderby.measure.wire.shared import BufferSet
+from kernelderby.measure.judge.exchange import Exchange
+from kernelderby.measure.judge.inputs import InputMaker
+from kernelderby.measure.judge.race import Race
+from kernelderby.measure.wire.remote import RemoteHands
+from kernelderby.measure.wire.replies import SetUpTaken, Verdict
+from kernelderby.measure.wire.shared import BufferSet, Place
 from kernelderby.measure.wire.signals import Signals
-from kernelderby.measure.worker.canaries import Canaries
-from kernelderby.measure.worker.candidate import Candidate, SetUp
+from kernelderby.measure.worker.candidate import Candidate
+
+_PATTERN = 0xA5
+_MOST_BYTES = 8 << 30
+_SMALL = 1 << 20  # torch's allocator takes requests up to that from segments of their own
 
 
 class Hands:
+    signals: Signals  # of relay()
+
     def __init__(self, candidate: Candidate, timer: Timer, device: torch.device) -> None:
         self.candidate, self.timer, self.device = candidate, timer, device
         self.sets: Sequence[BufferSet] = ()
-        self._prepared: list[SetUp] = []
-        self._places: dict[str, tuple[tuple[int, ...], torch.dtype]] = {}
+        self._prepared: list[dict[str, Any]] = []  # by setup, of each set
+        self._places: dict[str, Place] = {}
         self._replays: list[Callable[[], Any]] = []
         self._in_turn = 0  # sets of timed calls
         self._canaries: Canaries | None = None
-        self.signals: Signals | None = None  # of relay()
 
-    def attach(self, sets: Sequence[BufferSet], signals: Signals | None = None) -> None:
+    def attach(self, sets: Sequence[BufferSet], signals: Signals) -> None:
         """The buffers of a case; those before are let go."""
         self.detach()
-        self.sets, self.signals = list(sets), signals or self.signals  # whoever gave them may add to his own list
-        self._prepared = [SetUp({}) for _ in sets]
+        self.sets, self.signals = list(sets), signals  # whoever gave them may add to his own list
+        self._prepared = [{} for _ in sets]
         self._in_turn = len(sets)
         self._places = {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in sets[0].outputs.items()}
 
@@ -48,7 +58,7 @@ class Hands:
         replayed one after the other. NotCapturable with the reason."""
         first = len(self.sets)
         self.sets = [*self.sets, *sets]
-        self._prepared += [self._prepared[each.lender] if each.lender is not None else SetUp({}) for each in sets]
+        self._prepared += [self._prepared[each.lender] if each.lender is not None else {} for each in sets]
         if self._replays:
             pool = torch.cuda.graph_pool_handle() if self.device.type == "cuda" else None
             self._replays += [self.timer.capture(partial(self._run, first + n), pool) for n in range(len(sets))]
@@ -58,8 +68,8 @@ class Hands:
 
     def set_up(self, which: int) -> SetUpTaken | None:
         """Runs setup on the constants of a set: what it took; None without setup."""
-        self._prepared[which] = found = self.candidate.set_up(self.sets[which].inputs, self.device)
-        return found.taken
+        self._prepared[which], taken = self.candidate.set_up(self.sets[which].inputs, self.device)
+        return taken
 
     def call(self, which: int) -> None:
         """One call, untimed. What the solution raises goes through; Wrong where its outputs are none."""
@@ -86,7 +96,7 @@ class Hands:
     def overtake(self, larger: BufferSet) -> None:
         """A call on larger buffers, on each stream that captured and on the current one; then whatever memory that has
         freed holds a pattern until overwritten() is asked."""
-        prepared = self.candidate.set_up(larger.inputs, self.device).values
+        prepared, _ = self.candidate.set_up(larger.inputs, self.device)
         streams = {replay.stream for replay in self._replays if isinstance(replay, Replay)}
         for stream in [*streams, None]:
             with torch.cuda.stream(stream):
@@ -116,6 +126,9 @@ class Hands:
 
         return self.timer.spans(call, iterations, before, look)
 
+    def unseen(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
     def batch(self, kind: str, count: int) -> None:
         """One call or replay over each of the first sets, back to back."""
         run = self._runner(kind)
@@ -127,8 +140,6 @@ class Hands:
         """Calls or replays over the sets in turn, each when the judge gives the word. On a GPU all of them are enqueued
         before the first word, unless a call looks at its inputs from the host. armed: what to do then."""
         run, signals = self._runner(kind), self.signals
-        if signals is None:
-            raise RuntimeError("the worker holds no signals")
         try:
             for number in range(count):
                 which = number % self._in_turn
@@ -146,7 +157,7 @@ class Hands:
 
     def _run(self, which: int) -> Any:
         each = self.sets[which]
-        return self.candidate(each.inputs, each.outputs, self._prepared[which].values)
+        return self.candidate(each.inputs, each.outputs, self._prepared[which])
 
     def _keep(self, which: int, returned: Any) -> None:
         """Brings what a call returned into the judge's buffers. Wrong where it is no output of that shape and type."""
@@ -155,3 +166,63 @@ class Hands:
         if not self.candidate.destination_passing_style:
             for name, tensor in outputs.items():
                 tensor.copy_(found[name])
+
+
+class Canaries:
+    """Free memory of torch's allocator, filled with a pattern: a changed byte shows a write to memory that is no longer
+    the writer's. Holds the free blocks of a GPU's common pool, each for its own stream; none on a CPU."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._held: list[torch.Tensor] = []
+        if device.type != "cuda":
+            return
+        for segment in torch.cuda.memory_snapshot():  # type: ignore[no-untyped-call]
+            if segment["device"] != (device.index or 0) or tuple(segment.get("segment_pool_id", (0, 0))) != (0, 0):
+                continue  # a graph's own pool
+            for block in segment["blocks"]:
+                if block["state"] == "inactive" and self.nbytes + block["size"] <= _MOST_BYTES:
+                    for size in _requests(block["size"], segment["segment_type"] == "small"):
+                        self._held.append(_filled(size, segment["stream"], device))
+        torch.cuda.synchronize(device)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(tensor.nbytes for tensor in self._held)
+
+    def changed(self) -> int:
+        """Bytes that somebody has written since."""
+        return sum(int((tensor != _PATTERN).sum()) for tensor in self._held)
+
+
+def _requests(nbytes: int, is_small: bool) -> list[int]:
+    """Sizes of tensors that fill a free block of a small or a large segment."""
+    if is_small:
+        return [_SMALL] * (nbytes // _SMALL) + [nbytes % _SMALL] * (nbytes % _SMALL > 0)
+    return [nbytes] * (nbytes > _SMALL)
+
+
+def _filled(nbytes: int, stream: int, device: torch.device) -> torch.Tensor:
+    """The allocator takes the smallest free block of the stream that is large enough: this one."""
+    if stream:
+        of_block: torch.cuda.Stream = torch.cuda.ExternalStream(stream, device)  # type: ignore[no-untyped-call]
+    else:
+        of_block = torch.cuda.default_stream(device)
+    with torch.cuda.stream(of_block):
+        return torch.full((nbytes,), _PATTERN, dtype=torch.uint8, device=device)
+
+
+def local_race(candidate: Candidate, module: ModuleType, maker: InputMaker, timer: Timer) -> Race:
+    """A race whose solution runs in this very process: for comparing builds and for tests, never for a row."""
+    race = _local(candidate, module, maker, timer)
+    race.start()
+    return race
+
+
+def local_check(candidate: Candidate, module: ModuleType, maker: InputMaker) -> Verdict:
+    """The check in this very process."""
+    return _local(candidate, module, maker, WallTimer()).check()
+
+
+def _local(candidate: Candidate, module: ModuleType, maker: InputMaker, timer: Timer) -> Race:
+    hands = cast(RemoteHands, Hands(candidate, timer, maker.device))
+    return Race(Exchange(candidate.definition, module, maker, hands, candidate.in_place, shared=False))

@@ -11,11 +11,17 @@ converts fp8 only). Triton 3.6 takes a loop's bound by int() of an array of one 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any
 
+import numpy
+import torch
+from triton.runtime import interpreter
 
+
+@functools.cache
 def as_on_a_gpu() -> None:
-    """All of it, in this process. Does nothing without triton."""
+    """All of it, once in this process."""
     look_up_less()
     describe_shapes_once()
     convert_right()
@@ -27,15 +33,6 @@ def convert_right() -> None:
     """Makes the interpreter of this process convert between float32, float16, bfloat16 and fp8 as torch does: to
     nearest, ties to even, NaN and infinities kept; what is beyond fp8's largest saturates, as Triton's conversion on
     NVIDIA GPUs does. Types of 16 bits and less by a table. Rounding towards zero stays the interpreter's."""
-    try:
-        from triton.runtime import interpreter
-    except ImportError:
-        return
-    if getattr(interpreter._convert_float, "converts_right", False):
-        return
-    import numpy
-    import torch
-
     types = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
     types |= {"fp8e4nv": torch.float8_e4m3fn, "fp8e5": torch.float8_e5m2}
     bits: dict[int, tuple[torch.dtype, Any]] = {
@@ -67,21 +64,12 @@ def convert_right() -> None:
             tables[names] = computed(every, types[source.name], types[target.name])
         return tables[names][values.view(narrow)].reshape(values.shape)
 
-    convert.converts_right = True  # type: ignore[attr-defined]
     interpreter._convert_float = convert
 
 
 def multiply_right() -> None:
     """Makes tl.dot in the interpreter of this process multiply the values of bfloat16 and fp8, in float32."""
-    try:
-        from triton.runtime import interpreter
-    except ImportError:
-        return
     original = interpreter.InterpreterBuilder.create_dot
-    if getattr(original, "multiplies_right", False):
-        return
-    import numpy
-
     narrow = {"bf16": numpy.uint16, "fp8e4nv": numpy.uint8, "fp8e5": numpy.uint8}
 
     def widened(handle: Any) -> Any:
@@ -94,25 +82,17 @@ def multiply_right() -> None:
     def create_dot(self: Any, a: Any, b: Any, *others: Any) -> Any:
         return original(self, widened(a), widened(b), *others)
 
-    create_dot.multiplies_right = True  # type: ignore[attr-defined]
     interpreter.InterpreterBuilder.create_dot = create_dot
 
 
 def take_whole_numbers() -> None:
     """Makes a number in the interpreter of this process usable as the bound of a loop whatever NumPy's version."""
-    try:
-        from triton.runtime import interpreter
-    except ImportError:
-        return
     original = interpreter._patch_lang_tensor
-    if getattr(original, "takes_whole_numbers", False):
-        return
 
     def patch(tensor: Any, *others: Any) -> None:
         original(tensor, *others)  # it notes what stood there before, and puts that back after the launch
         tensor.__index__ = lambda self: int(self.handle.data.item())
 
-    patch.takes_whole_numbers = True  # type: ignore[attr-defined]
     interpreter._patch_lang_tensor = patch
 
 
@@ -120,13 +100,7 @@ def look_up_less() -> None:
     """Saves half of the interpreter's time: what it looks up anew for every call of a device function (which members
     of triton.language are builtins, to replace those that it has replaced already; the numpy type of each value), and
     sums in int64 beside every one of integers, which nothing looks at unless TRITON_DEBUG is set."""
-    try:
-        from triton.runtime import interpreter
-    except ImportError:
-        return
     patch, get = interpreter._patch_builtin, interpreter._get_np_dtype
-    if getattr(patch, "looks_up_less", False):
-        return
     options = interpreter.interpreter_builder.options
     if not options.debug and hasattr(options, "sanitize_overflow"):
         interpreter.interpreter_builder.options = dataclasses.replace(options, sanitize_overflow=False)
@@ -152,21 +126,14 @@ def look_up_less() -> None:
             known[element.name] = get(element)
         return known[element.name]
 
-    patch_builtin.looks_up_less = True  # type: ignore[attr-defined]
     interpreter._patch_builtin, interpreter._get_np_dtype = patch_builtin, get_np_dtype
 
 
 def describe_shapes_once() -> None:
     """Saves a quarter of what is left: a tensor of the interpreter wraps each of its sizes anew, for every value. Does
     nothing where triton's tensors hold something else than those known here (3.6 and 3.7)."""
-    try:
-        from triton.runtime import interpreter
-    except ImportError:
-        return
     core = interpreter.tl.core
     make_block, make_tensor = core.block_type.__init__, core.tensor.__init__
-    if getattr(make_block, "describes_once", False):
-        return
     block = core.block_type(core.int32, [2, 4])
     known_block, known_tensor = {"element_ty", "shape", "numel", "name"}, {"handle", "shape", "numel", "type", "dtype"}
     if vars(block).keys() != known_block or vars(core.tensor(None, block)).keys() != known_tensor:
@@ -194,5 +161,4 @@ def describe_shapes_once() -> None:
             self.handle, self.type, self.dtype = handle, type, type.scalar
             self.shape, self.numel = known
 
-    block_type.describes_once = True  # type: ignore[attr-defined]
     core.block_type.__init__, core.tensor.__init__ = block_type, tensor

@@ -4,13 +4,14 @@ Three descriptors, and the JSON of a start.Beginning.
 
 Requests and replies are JSON objects, one a line. The replies have a pipe of their own, so that nothing a solution
 prints can be taken for one. Each request names a `command` (a method of commands.Worker) and its arguments; each reply
-has `ok`, and either the result or a `status` (trace.Status) with a `message`.
+has `ok`, and either the result or a `status` (measurement.Status) with a `message`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import json
 import os
 import resource
@@ -18,7 +19,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
@@ -27,12 +28,15 @@ from kernelderby.measure.fence import marks
 from kernelderby.measure.fence.confine import confine
 from kernelderby.measure.wire.replies import Wrong, sent, sent_failure
 from kernelderby.measure.worker.channel import Channel
-from kernelderby.measure.worker.commands import Worker
 from kernelderby.measure.worker.failures import NotLoaded, status_of, told
 from kernelderby.rows.measurement import Status
 
+if TYPE_CHECKING:  # it imports torch, which may not load: then that is the answer to the first command
+    from kernelderby.measure.worker.commands import Worker
+
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 _FILE_BYTES = 16 << 30  # the largest file that a solution may write
+_NO_CORE = 1  # core(5): a program that collects cores gets those of a process whose limit is 0, and no others
 
 
 def answer(command: Callable[..., Struct], arguments: dict[str, Any]) -> dict[str, Any]:
@@ -72,18 +76,29 @@ def serve(
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != judge:  # it was killed before that
         os._exit(1)
-    for limit, value in ((resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, _FILE_BYTES)):
+    for limit, value in ((resource.RLIMIT_CORE, _NO_CORE), (resource.RLIMIT_FSIZE, _FILE_BYTES)):
         most = resource.getrlimit(limit)[1]
         resource.setrlimit(limit, (value if most < 0 else min(value, most),) * 2)
     marks.mark(mark)  # before it runs anything of a solution
     confine(writable, guarded, channel)
     for descriptor in (requests, replies):
         os.set_inheritable(descriptor, False)  # a solution's own subprocesses must not hold the pipes open
-    worker = Worker(root, device)
-    worker.channel = asked = Channel(requests, replies)
+    asked = Channel(requests, replies)
+
+    @functools.cache
+    def worker() -> Worker:
+        from kernelderby.measure.worker.commands import Worker
+
+        made = Worker(root, device)
+        made.channel = asked
+        return made
+
+    def called(command: str, **arguments: Any) -> Struct:
+        return worker().command(command)(**arguments)
+
     for line in asked.requests():
         request = json.loads(line)
-        asked.write(answer(worker.command(request.pop("command")), request))
+        asked.write(answer(called, request))
 
 
 if __name__ == "__main__":

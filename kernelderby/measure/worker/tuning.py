@@ -13,12 +13,11 @@ from types import ModuleType
 from typing import Any
 
 from kernelderby.errors import DerbyError
-from kernelderby.measure.clock.graphs import NotCapturable
 from kernelderby.measure.clock.timing import CPU_WALL, Timer
 from kernelderby.measure.judge.checksums import changed_inputs, checksum
-from kernelderby.measure.judge.correctness import POISON, compare, reference_outputs, synchronize
+from kernelderby.measure.judge.correctness import POISON, judge, make_ready, reference_outputs, synchronize
 from kernelderby.measure.judge.inputs import InputMaker
-from kernelderby.measure.wire.replies import TunedTimes, Verdict, Wrong
+from kernelderby.measure.wire.replies import Verdict, Wrong
 from kernelderby.measure.worker.candidate import Candidate
 from kernelderby.rows.measurement import Status
 
@@ -31,7 +30,7 @@ class Tuning:
     ) -> None:
         self.definition, self.module, self.maker, self.timer = candidate.definition, module, maker, timer
         self.inputs = maker.make()
-        self.prepared = candidate.set_up(self.inputs, maker.device).values
+        self.prepared, _ = candidate.set_up(self.inputs, maker.device)
         self.key = str(solution.tuning_key(*self.inputs.values()))
         self.configs = list(solution.candidates(*self.inputs.values()))
         if not self.configs or not all(isinstance(config, dict) for config in self.configs):
@@ -44,9 +43,8 @@ class Tuning:
             Candidate(partial(solution.run_with, config), True, self.definition, candidate.in_place)
             for config in self.configs
         ]
-        self.outputs = candidate.new_outputs(maker.case, maker.device)
-        references = reference_outputs(self.definition, module, self.inputs)
-        self.references = self._canonical(references)
+        self.outputs = candidate.new_outputs(maker)
+        self.references = reference_outputs(self.definition, module, self.inputs)
         self.before = checksum(self.inputs)
         self._calls: dict[int, Callable[[], object]] = {}
 
@@ -62,44 +60,35 @@ class Tuning:
             self.configs.append(config)
         return self.configs.index(config)
 
-    def _canonical(self, outputs: dict[str, Any]) -> dict[str, Any]:
-        canonical = getattr(self.module, "canonical_outputs", None)
-        return canonical(outputs, self.inputs) if canonical else outputs
-
     def _run(self, number: int) -> Any:
         return self.candidates[number](self.inputs, self.outputs, self.prepared)
 
     def check(self, number: int) -> Verdict:
         """One call of a candidate against the reference. What it raises goes through."""
         candidate = self.candidates[number]
-        candidate.make_ready(self.inputs, self.outputs, POISON[number % len(POISON)])
+        make_ready(self.inputs, self.outputs, candidate.in_place, POISON[number % len(POISON)])
         returned = self._run(number)
         synchronize(self.maker.device)
-        changed = changed_inputs(self.before, self.inputs)
-        if changed:
+        if changed := changed_inputs(self.before, self.inputs):
             for name, fresh in self.maker.make().items():  # the next candidates find them as they were
                 if name in changed:
                     self.inputs[name].copy_(fresh)
             return Verdict(Status.INPUT_CHANGED, f"it writes into its input {', '.join(changed)}")
         try:
-            outputs = candidate.verified(returned, self.maker.case, self.maker.device)
+            outputs = candidate.fitting(returned, self.maker.output_places(), self.maker.device)
         except Wrong as wrong:
             return wrong.verdict
-        return compare(self.definition, self._canonical(outputs), self.references)
+        return judge(self.definition, self.module, self.inputs, outputs, lambda: self.references)
 
     def time_us(self, number: int, iterations: int) -> list[float]:
         """Spans of a candidate's call as a CUDA graph, L2 flushed before each. NotCapturable where it has none; on a
         CPU, where only the machinery is tested, the call itself."""
         if number not in self._calls:
             self._calls[number] = self._captured(number)
-        candidate, replay = self.candidates[number], self._calls[number]
-        restore = None
-        if candidate.in_place:
-
-            def restore(_: int) -> None:
-                candidate.make_ready(self.inputs, self.outputs, POISON[0])
-
-        return self.timer.spans(lambda _: replay(), iterations, before=restore).spans_us
+        in_place, replay = self.candidates[number].in_place, self._calls[number]
+        restore = partial(make_ready, self.inputs, self.outputs, in_place, POISON[0])
+        before = (lambda _: restore()) if in_place else None
+        return self.timer.spans(lambda _: replay(), iterations, before).spans_us
 
     def _captured(self, number: int) -> Callable[[], object]:
         call = partial(self._run, number)
@@ -109,10 +98,3 @@ class Tuning:
         replay = self.timer.capture(call)
         replay()
         return replay
-
-
-def timed(tuning: Tuning, number: int, iterations: int) -> TunedTimes:
-    try:
-        return TunedTimes(tuple(tuning.time_us(number, iterations)))
-    except NotCapturable as error:
-        return TunedTimes((), f"no CUDA graph: {error}", error.spoiled)

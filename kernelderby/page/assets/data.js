@@ -27,7 +27,7 @@ function standingOf(operator, place) {
 const orderOf = (race) => race.orders[state.kind] || race.orders[race.kind];
 const timeOf = (cell, kind) => cell[CELL.times][KIND[kind]];
 
-// What kernelderby/page/packed.py packed into the element of that id. A promise.
+// What kernelderby/page/html.py packed into the element of that id. A promise.
 function unpacked(id) {
   const packed = atob(document.getElementById(id).textContent);
   const bytes = Uint8Array.from(packed, (letter) => letter.charCodeAt(0));

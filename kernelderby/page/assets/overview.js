@@ -1,13 +1,15 @@
 // Overview: who won what, by how much, and how near to light.
 function overview() {
   const gpu = page.gpus[gpuPlace()];
-  const made = [welcome(), page.leads[state.gpu] ? text("p", page.leads[state.gpu], { class: "lead" }) : null];
+  // The result and the matrix first; what was measured beside the published shapes follows them.
+  const [result, ...legs] = (page.leads[state.gpu] ?? []).map((each) => text("p", each, { class: "lead" }));
+  const made = [welcome(), ...(result ? [result] : [])];
   const raced = page.operators.filter((operator) => raceOf(operator));
   if (!raced.length) {
-    made.push(facts(gpu), empty(gpu ? `Nothing was recorded on ${gpu.name}. Its floors stand under Operators; \`derby bench\` on one records times.` : "This set holds no recorded rows: measure with `derby bench`."));
+    made.push(...legs, facts(gpu), empty(gpu ? `Nothing was recorded on ${gpu.name}. Its floors stand under Operators; \`derby bench\` on one records times.` : "This set holds no recorded rows: measure with `derby bench`."));
     return made;
   }
-  made.push(...matrix(raced), facts(gpu));
+  made.push(...matrix(raced), ...legs, facts(gpu));
   made.push(text("h2", "Races"), note("A row an operator: the solution that stands first in derby rank, and its lead over the one solution of another author that stands next (that one's time over the winner's, 95 % interval). S is the floor over the time of the fastest solution on a shape, the median over the shapes; S fair divides the reachable time instead, the geomean."));
   const all = raced.flatMap((operator) => racesOf(operator).map((race) => ({ operator, race, order: orderOf(race) })));
   const [competed, alone] = [all.filter(({ order }) => order.lead), all.filter(({ order }) => !order.lead)];
@@ -98,7 +100,7 @@ function raceTable(races, id, hasLead) {
 
 const leadColumns = () => [
   { title: "Lead", align: "right", value: (row) => row.lead.ratio[INTERVAL.value], cell: (row) => ratio(row.lead.ratio), hint: "the best library's time on each shape over the best of the first one's author, geomean" },
-  { title: "over", value: (row) => row.lead.second, cell: (row) => (row.lead.libraries > 1 ? `${row.lead.second} of ${row.lead.libraries}` : row.lead.second), hint: "the library that is the best one on most shapes, of how many" },
+  { title: "over", value: (row) => row.lead.second, cell: (row) => (row.lead.libraries > 1 ? `${row.lead.second} of ${row.lead.libraries}` : row.lead.second), hint: "the library that is fastest on most shapes, and how many were raced" },
   { title: "Win tie loss", align: "right", value: (row) => row.lead.wins / row.lead.workloads, cell: (row) => `${row.lead.wins} ${row.lead.ties} ${row.lead.losses}` },
 ];
 

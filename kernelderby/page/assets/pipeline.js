@@ -5,7 +5,7 @@ function pipeline() {
   if (!page.pipelines.length) return [empty("No profile of a pipeline lies under profiles/ or reports/profiles/: record one with `derby profile run`.")];
   const solutions = [...new Set(page.pipelines.map((each) => each.solution))];
   return [
-    note("A bar a profile, a part a stage: share of the pipeline's kernel time. The number at the end is all of it, us. Pick a bar to see its stages and move the sliders."),
+    note("One bar per profile, one part per stage: its share of the pipeline's kernel time. The number at the end is the total in us. Pick a bar to see its stages and move the sliders."),
     ...solutions.flatMap((solution) => stageBars(solution)),
     element("div", { id: "whatif" }, whatIf(page.pipelines[Math.min(pipelineChosen, page.pipelines.length - 1)])),
   ];

@@ -131,7 +131,7 @@ function lane(chosen, at, solution, order, axis) {
 
 // What a row rests on: every raw sample, and the row's own facts.
 function raceDetail(chosen, at, order, place) {
-  const wait = page.has_samples ? "Unpacking the samples …" : "A page of so many rows holds no raw samples; they stand in the files under traces/.";
+  const wait = page.has_samples ? "Unpacking the samples …" : "A page of this many rows leaves raw samples out; they are in the files under traces/.";
   const samples = element("div", { class: "samples" }, text("p", wait, { class: "note" }));
   if (page.has_samples) samplesOf(place).then((all) => samples.replaceChildren(sampleStrips(chosen, all[at], order.kind)));
   const rows = chosen.solutions.map((name, solution) => ({ name, cell: chosen.cells[at][solution] })).filter((row) => row.cell[CELL.status] !== "not measured");

@@ -6,7 +6,7 @@ function trust() {
   else made.push(failuresTable(failures));
   made.push(text("h2", "Of former sources"));
   made.push(outdated.length ? outdatedTable(outdated) : empty("Every row that counts is of the sources that its solution has now."));
-  made.push(text("h2", "Never measured"), note("Solutions without a row on a GPU on which another one of their operator has some, and what they need of a machine."));
+  made.push(text("h2", "Never measured"), note("Solutions without a row on a GPU where another solution of their operator has rows, and the machine that they need."));
   made.push(missing.length ? missingTable(missing) : empty("Every solution has rows wherever another one of its operator has."));
   made.push(text("h2", "Libraries without a race"), notRacedTable(page.trust.not_raced));
   made.push(text("h2", "Left out"));

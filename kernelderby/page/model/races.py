@@ -73,7 +73,7 @@ class ShownStanding(Struct, frozen=True):
 
 class ShownLead(Struct, frozen=True):
     """The first one's author over the best library on each workload (rank/lead.py). second: the library that is the
-    best one on most workloads; libraries: how many are on any."""
+    best one on most workloads; libraries: how many were raced."""
 
     second: str
     libraries: int

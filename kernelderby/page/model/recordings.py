@@ -1,4 +1,4 @@
-"""What was recorded: pipelines, layers, kernels, time lines, and what each profile comes to."""
+"""Recordings on the page: pipelines, layers, kernels, time lines, and the results of each profile."""
 
 from __future__ import annotations
 

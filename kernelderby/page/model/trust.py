@@ -1,4 +1,4 @@
-"""What changed, what failed, and what was never measured."""
+"""Changes, failures and missing measurements on the page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What changed between two profiles, row by row, and when a change counts.
+"""Changes between two profiles, row by row, and when a change counts.
 
 What a launch costs and how many launches there were are two questions, and each is judged by itself: fewer launches are
 no speed-up, and a longer run is not a slower one. A change counts only where a test says so: the times differ beyond
@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
 
 import numpy as np
 
@@ -139,6 +140,41 @@ class Comparison:
     @property
     def ratio(self) -> float | None:
         return self.after_ns / self.before_ns if self.before_ns else None
+
+
+@dataclass(slots=True)
+class RowTimes:
+    """One kernel or stage in one profile: how often, their sum, and where the profile has events each one's ns."""
+
+    title: str
+    instances: int = 0
+    total_ns: float = 0.0
+    samples: array[int] = field(default_factory=lambda: array("q"))
+
+
+def difference(
+    name: str, one: RowTimes | None, other: RowTimes | None, divisors: tuple[Fraction | int, Fraction | int]
+) -> Difference:
+    """divisors: of the times of each profile."""
+    chance, drift = chance_and_drift(one.samples, other.samples) if one and other else (None, 0.0)
+    before, after = map(float, divisors)
+    return Difference(
+        name,
+        one.title if one else other.title if other else "",
+        one.total_ns / before if one else None,
+        other.total_ns / after if other else None,
+        one.instances if one else 0,
+        other.instances if other else 0,
+        expected=one.instances * after / before if one else None,
+        chance=chance,
+        drift=drift,
+    )
+
+
+def about_overlap(paths: Iterable[object], what: str, by_added: bool) -> list[str]:
+    """paths: of the profiles whose kernels overlap. by_added: both have events."""
+    told = f"times are what a {what} adds" if by_added else "the other profile has no events, so durations are compared"
+    return [f"{path}: kernels overlap; {told}" for path in paths]
 
 
 def chance_and_drift(one: Sequence[int] | array[int], other: Sequence[int] | array[int]) -> tuple[float | None, float]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from array import array
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -14,8 +13,10 @@ from kernelderby.profile.compare.difference import (
     SAME,
     Comparison,
     Difference,
-    chance_and_drift,
+    RowTimes,
+    about_overlap,
     clock_of,
+    difference,
     lettered,
     ordered,
 )
@@ -31,30 +32,12 @@ ARROW = " -> "
 
 
 @dataclass(slots=True)
-class _KernelTimes:
-    """One kernel: launches, their sum, and where the profile has events each one's time in ns."""
-
-    title: str
-    instances: int = 0
-    total_ns: float = 0.0
-    samples: array[int] = field(default_factory=lambda: array("q"))
-
-    def add(self, time_ns: int) -> None:
-        self.instances += 1
-        self.total_ns += time_ns
-        self.samples.append(time_ns)
-
-
-_Rows = dict[str, _KernelTimes]
-
-
-@dataclass(slots=True)
 class _Kernels:
     """Rows by short name. added: each span with the time in which nothing that had started before on its GPU still ran.
     full: one whole name of each. order: the short names in order of start, of the first steps."""
 
-    durations: _Rows = field(default_factory=dict)
-    added: _Rows = field(default_factory=dict)
+    durations: dict[str, RowTimes] = field(default_factory=dict)
+    added: dict[str, RowTimes] = field(default_factory=dict)
     full: dict[str, tuple[SpanKind, str]] = field(default_factory=dict)
     order: list[str] = field(default_factory=list)
 
@@ -117,11 +100,7 @@ def _compared(
     ]
     by_added = bool(overlapped) and before.has_events and after.has_events
     left, right = (kernels.added if by_added else kernels.durations for kernels in rows)
-    warnings += [
-        f"{profile.path}: kernels overlap; "
-        + ("times are what a kernel adds" if by_added else "the other profile has no events, so durations are compared")
-        for profile in overlapped
-    ]
+    warnings += about_overlap((profile.path for profile in overlapped), "kernel", by_added)
     said = list(pair.said_first)
     why = missing = whole_graphs(before, after)
     if kind is not None:
@@ -145,7 +124,11 @@ def _compared(
         left[name], right[name] = left.pop(each.before), right.pop(each.after)
         possible[name] = each.doubt
     changes = ordered(
-        _difference(name, left.get(name), right.get(name), divisors, possible.get(name, ""), not missing)
+        replace(
+            _of_launches(difference(name, left.get(name), right.get(name), divisors), left.get(name), right.get(name)),
+            possible=possible.get(name, ""),
+            comparable=not missing,
+        )
         for name in dict.fromkeys((*left, *right))
     )
     return Comparison(
@@ -169,34 +152,15 @@ def _compared(
     )
 
 
-def _difference(
-    name: str,
-    one: _KernelTimes | None,
-    other: _KernelTimes | None,
-    divisors: tuple[Fraction | int, Fraction | int],
-    possible: str,
-    comparable: bool,
-) -> Difference:
-    chance, drift = chance_and_drift(one.samples, other.samples) if one and other else (None, 0.0)
-    return Difference(
-        name,
-        one.title if one else other.title if other else "",
-        one.total_ns / float(divisors[0]) if one else None,
-        other.total_ns / float(divisors[1]) if other else None,
-        one.instances if one else 0,
-        other.instances if other else 0,
-        None,
-        one.total_ns / one.instances if one and one.instances else None,
-        other.total_ns / other.instances if other and other.instances else None,
-        one.instances * float(divisors[1]) / float(divisors[0]) if one else None,
-        chance,
-        drift,
-        possible,
-        comparable,
-    )
+def _of_launches(row: Difference, *both: RowTimes | None) -> Difference:
+    """With what one launch takes."""
+    before, after = (times.total_ns / times.instances if times and times.instances else None for times in both)
+    return replace(row, before_launch_ns=before, after_launch_ns=after)
 
 
-def _renamed(left: _Rows, right: _Rows, rows: tuple[_Kernels, ...], longer: float) -> list[Renaming]:
+def _renamed(
+    left: dict[str, RowTimes], right: dict[str, RowTimes], rows: tuple[_Kernels, ...], longer: float
+) -> list[Renaming]:
     gone = [name for name in left if name not in right]
     new = [name for name in right if name not in left]
     return renamed(
@@ -207,7 +171,7 @@ def _renamed(left: _Rows, right: _Rows, rows: tuple[_Kernels, ...], longer: floa
     )
 
 
-def _repetitions(left: _Rows, right: _Rows) -> tuple[Fraction, bool]:
+def _repetitions(left: dict[str, RowTimes], right: dict[str, RowTimes]) -> tuple[Fraction, bool]:
     """After over before, of the instance counts of most kernels that both have, and whether most agree on it."""
     ratios = Counter(
         Fraction(right[name].instances, left[name].instances)
@@ -231,7 +195,7 @@ def _from_sums(profile: Profile) -> _Kernels:
     found = _Kernels()
     for row in profile.sums():
         name = short_name(row.name) if row.kind is SpanKind.KERNEL else row.name
-        times = found.durations.setdefault(name, _KernelTimes(str(row.kind)))
+        times = found.durations.setdefault(name, RowTimes(str(row.kind)))
         times.instances += row.instances
         times.total_ns += row.total_ns
         found.full.setdefault(name, (row.kind, row.name))
@@ -251,13 +215,16 @@ def _from_events(spans: Iterable[Span]) -> _Kernels:
         if name is None:
             name = shown[span.name] = short_name(span.name) if span.kind is SpanKind.KERNEL else span.name
             if name not in found.durations:
-                found.durations[name] = _KernelTimes(str(span.kind))
-                found.added[name] = _KernelTimes(str(span.kind))
+                found.durations[name] = RowTimes(str(span.kind))
+                found.added[name] = RowTimes(str(span.kind))
                 found.full[name] = (span.kind, span.name)
         gpu = span.process, span.device
         since = max(span.start_ns, ended.get(gpu, 0))
-        found.durations[name].add(span.end_ns - span.start_ns)
-        found.added[name].add(max(span.end_ns - since, 0))
+        for rows, time in ((found.durations, span.end_ns - span.start_ns), (found.added, max(span.end_ns - since, 0))):
+            times = rows[name]
+            times.instances += 1
+            times.total_ns += time
+            times.samples.append(time)
         ended[gpu] = max(span.end_ns, since)
         main = main or gpu
         if gpu == main and len(found.order) < _ORDERED and span.kind is SpanKind.KERNEL:
@@ -265,5 +232,5 @@ def _from_events(spans: Iterable[Span]) -> _Kernels:
     return found
 
 
-def _total(rows: _Rows) -> float:
+def _total(rows: dict[str, RowTimes]) -> float:
     return sum(row.total_ns for row in rows.values())

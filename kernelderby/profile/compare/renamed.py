@@ -100,12 +100,7 @@ def _may_be(one: RenameCandidate, other: RenameCandidate, whose: dict[str, Attri
 
 
 def _doubt(
-    one: RenameCandidate,
-    other: RenameCandidate,
-    whose: Attribution,
-    score: float,
-    rival: float | None,
-    anchored: float,
+    one: RenameCandidate, other: RenameCandidate, whose: Attribution, score: float, rival: float | None, anchored: float
 ) -> str | None:
     """ "": the same kernel. None: too little speaks for it even to be named."""
     needed = SURE if whose.role in _GENERIC or whose.role is Role.UNKNOWN else NEIGHBOURS
@@ -134,10 +129,7 @@ def _doubt_of_sums(one: RenameCandidate, other: RenameCandidate, has_rival: bool
 
 def _rival(scores: dict[tuple[str, str], float], one: str, other: str) -> float | None:
     """The best score that either of the two has with somebody else."""
-    return max(
-        (score for (left, right), score in scores.items() if (left == one) != (right == other)),
-        default=None,
-    )
+    return max((score for (left, right), score in scores.items() if (left == one) != (right == other)), default=None)
 
 
 _Context = tuple[str, ...]

@@ -2,22 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from array import array
 
-from kernelderby.profile.compare.difference import Comparison, Difference, chance_and_drift, lettered, ordered
+from kernelderby.profile.compare.difference import Comparison, RowTimes, about_overlap, difference, lettered, ordered
 from kernelderby.profile.stages.walk import TOGETHER, Pipeline
-
-
-@dataclass(slots=True)
-class _StageTimes:
-    title: str
-    instances: int
-    total_ns: float
-    samples: Sequence[int] = field(default_factory=tuple)
-
-
-_Rows = dict[str, _StageTimes]
 
 
 def compare_stages(before: Pipeline, after: Pipeline) -> Comparison:
@@ -31,15 +19,11 @@ def compare_stages(before: Pipeline, after: Pipeline) -> Comparison:
     per_invocation = bool(before.invocations and after.invocations)
     divisors = (before.invocations or 1, after.invocations or 1) if per_invocation else (1, 1)
     warnings = lettered(before.warnings, after.warnings)
-    warnings += [
-        f"{pipeline.profile}: kernels overlap; "
-        + ("times are what a stage adds" if by_added else "the other profile has no events, so durations are compared")
-        for pipeline in overlapped
-    ]
+    warnings += about_overlap((pipeline.profile for pipeline in overlapped), "stage", by_added)
     if not per_invocation:
         warnings.append("a profile has no invocations of the pipeline: totals are compared")
     changes = ordered(
-        _difference(name, left.get(name), right.get(name), divisors) for name in dict.fromkeys((*left, *right))
+        difference(name, left.get(name), right.get(name), divisors) for name in dict.fromkeys((*left, *right))
     )
     totals = [sum(row.total_ns for row in rows.values()) / by for rows, by in zip((left, right), divisors, strict=True)]
     return Comparison(
@@ -58,39 +42,24 @@ def compare_stages(before: Pipeline, after: Pipeline) -> Comparison:
     )
 
 
-def _difference(name: str, one: _StageTimes | None, other: _StageTimes | None, divisors: tuple[int, int]) -> Difference:
-    chance, drift = chance_and_drift(one.samples, other.samples) if one and other else (None, 0.0)
-    return Difference(
-        name,
-        one.title if one else other.title if other else "",
-        one.total_ns / divisors[0] if one else None,
-        other.total_ns / divisors[1] if other else None,
-        one.instances if one else 0,
-        other.instances if other else 0,
-        expected=one.instances * divisors[1] / divisors[0] if one else None,
-        chance=chance,
-        drift=drift,
-    )
-
-
-def _by_stage(pipeline: Pipeline, by_added: bool) -> _Rows:
+def _by_stage(pipeline: Pipeline, by_added: bool) -> dict[str, RowTimes]:
     return {
-        row.name: _StageTimes(
+        row.name: RowTimes(
             row.title,
             row.instances,
             row.added_ns if by_added and row.added_ns is not None else row.total_ns,
-            pipeline.samples.get(row.name, ((), ()))[by_added],
+            array("q", pipeline.samples.get(row.name, ((), ()))[by_added]),
         )
         for row in pipeline.stages
         if row.total_ns
     }
 
 
-def _join(rows: _Rows, merged: str) -> None:
+def _join(rows: dict[str, RowTimes], merged: str) -> None:
     """Replaces the parts of a merged name by their sum, where they stand apart."""
     parts = [rows.pop(name) for name in merged.split(TOGETHER) if name in rows]
     if parts:
-        rows[merged] = _StageTimes(
+        rows[merged] = RowTimes(
             "; ".join(part.title for part in parts),
             sum(part.instances for part in parts),
             sum(part.total_ns for part in parts),

@@ -56,12 +56,8 @@ def compare_steps(before: ProfileSteps, after: ProfileSteps) -> StepPair:
         for letter, side in (("A", before), ("B", after)):
             said += _told_of_warm_up(letter, each.title, side.of(each.title))
     said += _replays(before, after)
-    found.sort(key=lambda each: -min(_spent(side.of(each.title)) for side in (before, after)))
+    found.sort(key=lambda each: -min(sum(step.wall_ns for step in side.of(each.title)) for side in (before, after)))
     return StepPair(tuple(found), tuple(said), found[0].title if found else None)
-
-
-def _spent(steps: Sequence[ProfileStep]) -> int:
-    return sum(step.wall_ns for step in steps)
 
 
 def counted(steps: Sequence[ProfileStep]) -> list[ProfileStep]:

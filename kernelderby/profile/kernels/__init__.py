@@ -1,1 +1,1 @@
-"""Kernel by kernel: whose it is, what it does, what the summary says that somebody should act on."""
+"""Kernel by kernel: its library, its role, and findings that somebody should act on."""

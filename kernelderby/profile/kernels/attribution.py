@@ -14,14 +14,13 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any
 
 from msgspec import Struct
 
 from kernelderby.errors import DerbyError
 from kernelderby.profile.names import normal_form, split
 from kernelderby.profile.spans import SpanKind
-from kernelderby.store.fields import convert, read_text, read_toml
+from kernelderby.store.fields import read_text, read_toml
 
 RULES = Path(__file__).parent / "rules"
 UNKNOWN = "unknown"
@@ -130,7 +129,7 @@ def _attribute(name: str) -> Attribution:
         UNKNOWN,
         Role.UNKNOWN,
         dtype=dtype[0].value if dtype else None,
-        architecture=_expanded(*architecture) if architecture else None,
+        architecture=architecture[1].expand(architecture[0].value) if architecture else None,
     )
     matched = first_match(rules(), text)
     library = None if matched else _known_library(qualified, text)
@@ -165,10 +164,6 @@ def _role_of_words(qualified: str, text: str) -> Role:
         if matched := first_match(table("role"), where):
             return Role(matched[0].value)
     return Role.UNKNOWN
-
-
-def _expanded(rule: Rule, match: re.Match[str]) -> str:
-    return match.expand(rule.value)
 
 
 @cache
@@ -216,26 +211,21 @@ def known_names() -> dict[str, tuple[str, bool]]:
 
 
 def _read(path: Path, kind: str) -> list[Rule]:
-    data: dict[str, Any] = read_toml(path)
-    convert(path, data, _Rules)
-    default = data.get("library")
-    if not data.get(kind):
+    found = read_toml(path, _Rules)
+    entries: tuple[_Entry, ...] = getattr(found, kind)
+    if not entries:
         raise DerbyError(f"{path}: {kind}: is missing; add [[{kind}]] with pattern and examples")
-    return [_rule(path, kind, number, entry, default) for number, entry in enumerate(data[kind], 1)]
+    return [_rule(path, kind, entry.id or f"{kind}.{number}", entry, found) for number, entry in enumerate(entries, 1)]
 
 
-def _rule(path: Path, kind: str, number: int, entry: dict[str, Any], default: str | None) -> Rule:
-    where = f"{path.name}: {kind} {entry.get('id', number)}"
+def _rule(path: Path, kind: str, identifier: str, entry: _Entry, found: _Rules) -> Rule:
     try:
-        flags = re.IGNORECASE if kind == "role" else 0
-        return Rule(
-            id=entry.get("id", f"{kind}.{number}"),
-            pattern=re.compile(entry["pattern"], flags),
-            value=entry.get("library") or default or entry["library"] if kind == "rule" else entry[kind],
-            role=Role(entry["role"]) if "role" in entry else None,
-            source=entry.get("source"),
-            is_guess=entry.get("guess", False),
-            examples=tuple(entry["examples"]),
-        )
-    except (KeyError, ValueError, re.error) as error:
+        value = entry.library or found.library if kind == "rule" else getattr(entry, kind)
+        if not value:
+            raise ValueError(f"{'library' if kind == 'rule' else kind} is missing")
+        pattern = re.compile(entry.pattern, re.IGNORECASE if kind == "role" else 0)
+        role = Role(entry.role) if entry.role else None
+        return Rule(identifier, pattern, value, role, entry.source, entry.guess, entry.examples)
+    except (ValueError, re.error) as error:
+        where = f"{path.name}: {kind} {identifier}"
         raise DerbyError(f"{where}: {error}; see the first lines of 10_communication.toml") from error

@@ -1,17 +1,16 @@
-"""What a kernel summary says that somebody should act on: each finding with its numbers and what to do."""
+"""Findings of a kernel summary that somebody should act on: each with its numbers and the action."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from kernelderby.hardware import Gpu, find_gpu
 from kernelderby.profile.kernels.attribution import Role
 from kernelderby.profile.kernels.summary import KernelRow, KernelTable
-from kernelderby.profile.spans import ApiSum, SpanKind
-from kernelderby.profile.stages.outside import is_synchronisation
+from kernelderby.profile.spans import ApiSum, SpanKind, is_waiting
 from kernelderby.profile.timeline import LATE_NS, PAUSE_NS, Timeline
 from kernelderby.store.counts import counted
 
@@ -37,6 +36,9 @@ LAUNCH_GAPS = 0.02
 SKEW, SKEW_INSTANCES = 10.0, 10
 
 
+Evidence = dict[str, float | int | str]
+
+
 class Severity(StrEnum):
     HIGH = "high"
     MEDIUM = "medium"
@@ -52,7 +54,7 @@ class Finding:
     severity: Severity
     share: float
     what: str
-    evidence: dict[str, float | int | str]
+    evidence: Evidence
     advice: str
     kernels: tuple[str, ...] = ()
 
@@ -100,21 +102,13 @@ def older_architecture(table: KernelTable) -> Iterable[Finding]:
             f"CMAKE_CUDA_ARCHITECTURES) or take a release that has it"
         )
     architectures = sorted({row.attribution.architecture for row in rows if row.attribution.architecture})
-    yield Finding(
+    yield _of_rows(
         "older architecture",
-        _severity(share),
-        share,
+        rows,
         f"{share:.0%} of the kernel time runs kernels for {', '.join(architectures)} on an {own} GPU "
         f"({table.gpu or 'not named'})",
-        {
-            "share of kernel time": share,
-            "total ms": _ms(rows),
-            "kernels": len(rows),
-            "launches": _launches(rows),
-            "libraries": ", ".join(libraries),
-        },
+        {"kernels": len(rows), "launches": _launches(rows), "libraries": ", ".join(libraries)},
         "; ".join(advice),
-        _names(rows),
     )
 
 
@@ -124,21 +118,15 @@ def gemm_dominance(table: KernelTable) -> Iterable[Finding]:
     share = sum(row.share for row in rows)
     if share <= GEMM_DOMINANCE:
         return
-    yield Finding(
+    found = _of_rows(
         "GEMM dominance",
-        Severity.MEDIUM,
-        share,
+        rows,
         f"GEMMs are {share:.0%} of the kernel time",
-        {
-            "share of kernel time": share,
-            "total ms": _ms(rows),
-            "largest share": rows[0].share,
-            "bound without everything else": f"{1 / share:.2f}x",
-        },
+        {"largest share": rows[0].share, "bound without everything else": f"{1 / share:.2f}x"},
         "everything that is no GEMM, made free, gives no more than the bound; hold the largest GEMM against its "
         "roofline first: shape, element type, architecture, tile and wave quantisation",
-        _names(rows),
     )
+    yield replace(found, severity=Severity.MEDIUM)
 
 
 def gather_scatter(table: KernelTable) -> Iterable[Finding]:
@@ -147,15 +135,13 @@ def gather_scatter(table: KernelTable) -> Iterable[Finding]:
     share = sum(row.share for row in rows)
     if share < GATHER_SCATTER:
         return
-    yield Finding(
+    yield _of_rows(
         "gather and scatter",
-        _severity(share),
-        share,
+        rows,
         f"gather and scatter are {share:.1%} of the kernel time",
-        {"share of kernel time": share, "total ms": _ms(rows), "launches": _launches(rows)},
+        {"launches": _launches(rows)},
         "read the rows through the index inside the consumer (a GEMM's A operand, the epilogue of the one before) "
         "rather than writing a permuted copy; move FP8 rather than BF16",
-        _names(rows),
     )
 
 
@@ -166,20 +152,13 @@ def hidden_copies(table: KernelTable) -> Iterable[Finding]:
     if share < HIDDEN_COPY:
         return
     casts = [row for row in rows if "LoadWithCast" in row.name or "_copy_kernel" in row.name.replace("direct_copy", "")]
-    yield Finding(
+    yield _of_rows(
         "hidden copies",
-        _severity(share),
-        share,
+        rows,
         f"kernels that only copy or cast are {share:.1%} of the kernel time",
-        {
-            "share of kernel time": share,
-            "total ms": _ms(rows),
-            "launches": _launches(rows),
-            "of these casts ms": _ms(casts),
-        },
+        {"launches": _launches(rows), "of these casts ms": _ms(casts)},
         "look for .transpose().contiguous(), .to(dtype), torch.cat and expanded operands on the path; do them once, at "
         "load time, or pass strides and let the consumer cast",
-        _names(rows),
     )
 
 
@@ -192,7 +171,7 @@ def memory_copies(table: KernelTable, gpu: Gpu | None = None) -> Iterable[Findin
         if not whole or time / whole < MEMORY_COPY:
             continue
         share = time / whole
-        evidence: dict[str, float | int | str] = {
+        evidence: Evidence = {
             "share of GPU time": share,
             "total ms": time / 1e6,
             "copies": _launches(rows),
@@ -232,7 +211,7 @@ _COPY_ADVICE = {
 def synchronisation(api: Sequence[ApiSum]) -> Iterable[Finding]:
     """Host time in calls that wait for the GPU, of the time in all CUDA calls."""
     whole = sum(each.total_ns for each in api)
-    waits = [each for each in api if is_synchronisation(each)]
+    waits = [each for each in api if is_waiting(each.name)]
     time = sum(each.total_ns for each in waits)
     if not whole or time / whole < SYNCHRONISATION:
         return
@@ -289,7 +268,7 @@ def skewed(table: KernelTable) -> Iterable[Finding]:
         ratio = row.average_ns / row.median_ns
         if ratio < SKEW:
             continue
-        evidence: dict[str, float | int | str] = {
+        evidence: Evidence = {
             "share of kernel time": row.share,
             "average us": row.average_ns / 1e3,
             "median us": row.median_ns / 1e3,
@@ -308,6 +287,12 @@ def skewed(table: KernelTable) -> Iterable[Finding]:
             "split the profile by phase or workload before optimising for either",
             (row.name,),
         )
+
+
+def _of_rows(kind: str, rows: Sequence[KernelRow], what: str, evidence: Evidence, advice: str) -> Finding:
+    share = sum(row.share for row in rows)
+    of_all: Evidence = {"share of kernel time": share, "total ms": _ms(rows)}
+    return Finding(kind, _severity(share), share, what, of_all | evidence, advice, _names(rows))
 
 
 def _generation(architecture: str | None, default: int) -> int:

@@ -1,4 +1,5 @@
-"""The kernel summary of a profile: every kernel with what its name tells, and totals by library, role, architecture."""
+"""The kernel summary of a profile: every kernel with the facts from its name, and totals by library, role,
+architecture."""
 
 from __future__ import annotations
 
@@ -136,18 +137,8 @@ def _capability(gpu: str | None, profile: Profile) -> str | None:
 
 _AMD_GPU = re.compile(r"\bAMD\b|\bMI\d{2,3}|Radeon|gfx9")
 _AMD_LIBRARIES = {
-    *(
-        "rocBLAS/Tensile",
-        "hipBLASLt",
-        "FlyDSL",
-        "Composable Kernel",
-        "MIOpen",
-        "AITER",
-        "HIP runtime",
-        "rocPRIM",
-        "RCCL",
-        "AOTriton",
-    ),
+    *("rocBLAS/Tensile", "hipBLASLt", "FlyDSL", "Composable Kernel", "MIOpen"),
+    *("AITER", "HIP runtime", "rocPRIM", "RCCL", "AOTriton"),
 }
 _SAME_NAMES = {"NCCL": "RCCL", "CUDA": "HIP runtime", "CUB": "hipCUB"}
 

@@ -8,7 +8,8 @@ from collections import defaultdict
 import numpy as np
 
 from kernelderby.errors import DerbyError
-from kernelderby.profile.layers.fit import check_fit
+from kernelderby.profile import stretches
+from kernelderby.profile.layers.draft import longest_run
 from kernelderby.profile.layers.map import LayerMap, Line
 from kernelderby.profile.layers.sums import Inseparable, LayerColumn, Leftover, Module, add_up, most_common
 from kernelderby.profile.layers.walk import NOWHERE, Matcher
@@ -18,6 +19,8 @@ from kernelderby.store.counts import counted
 
 ONE_OF = "one of "
 MOSTLY = 0.5  # unattributed: more than this share makes the map doubtful
+_WHOLE = 0.05  # of a pass: a recording holds whole ones, but for what its ends cut off
+_ENDS = 2  # layers at the ends of the model that may differ from the rest
 
 
 def profile_column(profile: Profile, layer_map: LayerMap) -> LayerColumn:
@@ -27,7 +30,7 @@ def profile_column(profile: Profile, layer_map: LayerMap) -> LayerColumn:
     column.notes[:0] = [f"{column.title}: {warning}" for warning in profile.warnings]
     _doubts(column, layer_map)
     if profile.has_events:
-        check_fit(profile, layer_map, column)
+        _check_fit(profile, layer_map, column)
     return column
 
 
@@ -47,6 +50,34 @@ def _doubts(column: LayerColumn, layer_map: LayerMap) -> None:
             f"WARNING: {share:.0%} of its GPU work is in no module of {layer_map.name}; if it is of "
             "another model, give another --map"
         )
+
+
+def _check_fit(profile: Profile, layer_map: LayerMap, column: LayerColumn) -> None:
+    """A warning among the column's facts where one thing speaks against the map. DerbyError where two do."""
+    run = longest_run(profile)
+    if run is None or _holds(run, layer_map):
+        return
+    said = (
+        f"{counted(run, 'layer repeats', 'layers repeat')} in a row, but the map {layer_map.name} has "
+        f"{layer_map.layers}"
+    )
+    passes = column.passes or 0.0
+    if abs(passes - round(passes)) > _WHOLE:
+        raise DerbyError(
+            f"{profile.path}: the map does not fit: {said}, which makes {passes:.2f} passes; set layers in a copy of "
+            "it, or leave --map out for a draft"
+        )
+    column.facts.append(f"WARNING: {said}: the map may be another model's")
+
+
+def _holds(run: int, layer_map: LayerMap) -> bool:
+    """Whether the run may be layers of this model: some passes of one kind of its layers after the other."""
+    kinds = {layer_map.layers, *(group.layers for group in layer_map.groups.values())}
+    for layers in kinds:
+        passes = max(round(run / layers), 1)
+        if abs(run - passes * layers) <= _ENDS * passes or (run < layers and layers <= 2 * _ENDS):
+            return True
+    return any(layers % run == 0 for layers in kinds)
 
 
 class _Events:
@@ -75,14 +106,8 @@ class _Events:
 
     def union(self, wanted: np.ndarray) -> float:
         """us in which a span of `wanted` (a mask) runs, summed over the GPUs."""
-        total = 0
-        for gpu in np.unique(self.gpu):
-            chosen = wanted & (self.gpu == gpu)
-            start, end = self.start[chosen], self.end[chosen]
-            if len(start):
-                reached = np.maximum.accumulate(end)
-                total += end[0] - start[0] + np.maximum(end[1:] - np.maximum(start[1:], reached[:-1]), 0).sum()
-        return float(total) / 1e3
+        masks = (wanted & (self.gpu == gpu) for gpu in np.unique(self.gpu))
+        return sum(stretches.length(stretches.union(self.start[one], self.end[one])) for one in masks) / 1e3
 
 
 def _from_events(column: LayerColumn, profile: Profile, layer_map: LayerMap) -> None:
@@ -104,12 +129,10 @@ def _from_events(column: LayerColumn, profile: Profile, layer_map: LayerMap) -> 
         )
     lines = _lines(column, events, layer_map, step)
     unions: dict[tuple[str, ...], float] = {}
-    for line, spans in lines.items():
-        unions[line] = events.union(spans)
-    for length in (2, 1):
+    for length in (3, 2, 1):
         for key in dict.fromkeys(line[:length] for line in lines):
             members = [spans for line, spans in lines.items() if line[:length] == key]
-            unions[key] = events.union(np.logical_or.reduce(members)) if len(members) > 1 else events.union(members[0])
+            unions[key] = events.union(np.logical_or.reduce(members))
     usual = [spans for line, spans in lines.items() if layer_map.usual(line[0])]
     usual_us = events.union(np.logical_or.reduce(usual)) if usual else 0.0
     column.attributed_us, column.busy_us = events.union(step >= 0), events.union(np.ones(len(step), bool))

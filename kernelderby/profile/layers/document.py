@@ -13,6 +13,7 @@ from typing import Any
 from kernelderby.errors import DerbyError
 from kernelderby.profile.kernels.attribution import UNKNOWN, attribute
 from kernelderby.profile.sources.cells import TIME_NS, CellError, bare, quantity
+from kernelderby.profile.sources.tables import RULE, bars
 from kernelderby.store.counts import counted
 from kernelderby.store.files import opened
 
@@ -24,7 +25,6 @@ _HEADINGS = {
 _SUM = re.compile(r"^(?:sum|total|合计|总计)$", re.IGNORECASE)
 _LAYERS = re.compile(r"(\d+)\s*(?:层|layers?)", re.IGNORECASE)
 _GPU = re.compile(r"(?<![a-z])([habl])[ -]?(\d{2,3})(?!\d)", re.IGNORECASE)
-_RULE = re.compile(r"\s*\|?[\s:|-]*-[\s:|-]*")
 _LARGEST = 1 << 22
 
 
@@ -39,7 +39,7 @@ def module_table(path: Path) -> tuple[int, list[str]] | None:
         return None
     lines = data.decode("utf-8-sig", errors="replace").splitlines()
     for number, line in enumerate(lines[:-1]):
-        if "|" in line and _RULE.fullmatch(lines[number + 1]) and _places(_cells(line)) is not None:
+        if "|" in line and RULE.fullmatch(lines[number + 1]) and _places(_bare_cells(line)) is not None:
             return number, lines
     return None
 
@@ -50,19 +50,17 @@ def read_document(path: Path) -> dict[str, Any]:
     if found is None:
         raise DerbyError(f"{path}: no table with the columns module and kernel in it; give a page that has one")
     number, lines = found
-    header = _cells(lines[number])
+    header = _bare_cells(lines[number])
     reader = _TableReader(path, header)
     for index in range(number + 2, len(lines)):
         if "|" not in lines[index]:
             break
-        reader.take(index + 1, _cells(lines[index]))
+        reader.take(index + 1, _bare_cells(lines[index]))
     return reader.data()
 
 
-def _cells(line: str) -> list[str]:
-    line = line.strip().removeprefix("|")
-    line = line.removesuffix("|")
-    return [bare(cell) for cell in line.split("|")]
+def _bare_cells(line: str) -> list[str]:
+    return [bare(cell) for cell in bars(line)]
 
 
 def _places(header: list[str]) -> dict[str, int] | None:
@@ -128,7 +126,10 @@ class _TableReader:
             self.printed.append(entry | ({"layers": int(layers[1])} if layers else {}))
 
     def _sum(self, group: str, values: dict[str, float]) -> None:
-        self.printed += [{"column": column, "group": group, "value": _whole(value)} for column, value in values.items()]
+        self.printed += [
+            {"column": column, "group": group, "value": int(value) if value == int(value) else value}
+            for column, value in values.items()
+        ]
 
     def data(self) -> dict[str, Any]:
         layers = [entry["layers"] for entry in self.printed if "layers" in entry]
@@ -136,8 +137,7 @@ class _TableReader:
         if self.moved:
             notes.append(
                 f"{counted(self.moved, 'row has', 'rows have')} lost the alignment of their cells; their numbers are "
-                "taken for the first "
-                "column"
+                "taken for the first column"
             )
         columns = [
             {"id": self._id(place), "title": self.header[place], "gpu": _gpu(self.header[place])}
@@ -166,10 +166,6 @@ def _is_kernel(text: str) -> bool:
 
 def _plain(group: str) -> str:
     return group.removesuffix("层").strip()
-
-
-def _whole(value: float) -> float | int:
-    return int(value) if value == int(value) else value
 
 
 def _gpu(title: str) -> str | None:

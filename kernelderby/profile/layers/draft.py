@@ -51,12 +51,7 @@ class Draft:
         lines = [f"# {self.how}", "# Names and groups are a draft: correct them.", ""]
         lines += [f"title = {json.dumps(self.data['title'])}", f"layers = {self.data['layers']}"]
         for module in self.data["modules"]:
-            lines += [
-                "",
-                "[[modules]]",
-                f"group = {json.dumps(module['group'])}",
-                f"name = {json.dumps(module['name'])}",
-            ]
+            lines += ["", "[[modules]]", *(f"{key} = {json.dumps(module[key])}" for key in ("group", "name"))]
             lines.append("kernels = [")
             for kernel in module["kernels"]:
                 fields = ", ".join(f"{key} = {json.dumps(value)}" for key, value in kernel.items())
@@ -203,8 +198,8 @@ def _modules(places: list[list[_KernelOfLayer]]) -> list[dict[str, Any]]:
     last: tuple[Any, ...] | None = None
     used: Counter[tuple[str, str]] = Counter()
     for kernels, group in zip(places, groups, strict=True):
-        path = kernels[0].modules
-        role = str(attribute(kernels[0].name).role)
+        path, full = kernels[0].modules, kernels[0].name
+        role, label = str(attribute(full).role), split(normal_form(full))[0].split("::")[-1][:60] or full[:60]
         key = (group, path) if path else (group, role, object())
         if key != last:
             name = path[-1] if path else role
@@ -213,7 +208,7 @@ def _modules(places: list[list[_KernelOfLayer]]) -> list[dict[str, Any]]:
             if used[group, name] > 1:
                 entries[-1]["name"] = f"{name} {used[group, name]}"
             last = key
-        entries[-1]["kernels"].append({"label": _label(kernels[0].name), "match": _pattern(kernels)})
+        entries[-1]["kernels"].append({"label": label, "match": _pattern(kernels)})
     return entries
 
 
@@ -226,10 +221,6 @@ def _groups(places: list[list[_KernelOfLayer]]) -> list[str]:
     last = max(place for place, role in enumerate(roles) if role is Role.ATTENTION)
     after = next((place for place in range(last + 1, len(roles)) if roles[place] is Role.NORM), len(roles))
     return ["attention" if place < after else feed for place in range(len(roles))]
-
-
-def _label(name: str) -> str:
-    return split(normal_form(name))[0].split("::")[-1][:60] or name[:60]
 
 
 def _pattern(kernels: Sequence[_KernelOfLayer]) -> str:

@@ -198,11 +198,7 @@ def _steps(where: str, place: int, entry: dict[str, Any]) -> list[Step]:
         line = (group, module, kernel.get("label", kernel["match"]))
         steps.append(
             Step(
-                line,
-                place,
-                Pattern(where, kernel["match"]),
-                kernel.get("optional", False),
-                kernel.get("repeat", False),
+                line, place, Pattern(where, kernel["match"]), kernel.get("optional", False), kernel.get("repeat", False)
             )
         )
     if entry.get("ranges"):  # any other kernel inside its range; required where the range is all that is known of it

@@ -1,5 +1,5 @@
-"""The events of a Chrome trace that say what the GPU did: Kineto's (torch.profiler) by their categories, XLA's (JAX) by
-the process that they stand under. The rest is dropped while the file is read.
+"""The GPU's events of a Chrome trace: Kineto's (torch.profiler) by their categories, XLA's (JAX) by their process. The
+rest is dropped while the file is read.
 
 XLA's have no categories. A GPU is a process /device:GPU:0 whose threads are streams, "Stream #14(Compute)", and lines
 that say the same once more (XLA Ops, Steps), which are left out; the metadata comes before the events.
@@ -14,7 +14,7 @@ from typing import Any
 
 from kernelderby.errors import DerbyError
 from kernelderby.profile.operators import ARGUMENTS, OPERATORS
-from kernelderby.profile.sources.dispatches import TOOL
+from kernelderby.profile.sources.rocprof import TOOL
 from kernelderby.profile.spans import SpanKind
 from kernelderby.store.files import unpacked
 
@@ -111,9 +111,8 @@ class _Wanted:
         except TypeError:  # no process is a list
             return None
         if device is None:
-            return (
-                None if correlation is None else {**value, "cat": "cuda_runtime", "args": {"correlation": correlation}}
-            )
+            call = {**value, "cat": "cuda_runtime", "args": {"correlation": correlation}}
+            return None if correlation is None else call
         if stream is None:
             return None
         name = str(value.get("name"))

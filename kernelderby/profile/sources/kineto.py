@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
@@ -22,33 +22,29 @@ import numpy as np
 from kernelderby.errors import DerbyError
 from kernelderby.profile.names import fits
 from kernelderby.profile.operators import OPERATORS, CapturedGraph, Issued
-from kernelderby.profile.sources.dispatches import TOOL, open_rocprof_json
-from kernelderby.profile.sources.events import CALLS, GPU, MEND, MODULES, RANGES, load
+from kernelderby.profile.sources.events import CALLS, CUDA_MEMORY, GPU, MEND, MODULES, RANGES, load
+from kernelderby.profile.sources.held import NO_TIME, HeldProfile
 from kernelderby.profile.sources.launches import HostOperators
-from kernelderby.profile.sources.memory import memory_of
 from kernelderby.profile.sources.operations import operation
-from kernelderby.profile.sources.ranges import OpenRanges, Paths, RangeTimeline
+from kernelderby.profile.sources.ranges import Paths, RangeTimeline, swept_timeline
+from kernelderby.profile.sources.rocprof import TOOL, open_rocprof_json
 from kernelderby.profile.spans import (
     ApiSum,
-    KernelSum,
     Launched,
-    LaunchShape,
     MemoryUse,
     Profile,
     RangeInstance,
     Span,
     SpanKind,
     is_waiting,
-    sum_spans,
 )
 from kernelderby.store.counts import counted
 
-_NO_TIME = 1 << 62  # ns; what is beyond is no time of this world, and no 64 bits hold sums of it
+_MOST_BYTES = 1 << 60
 
 
-class KinetoProfile(Profile):
-    has_events = True
-    held: tuple[MemoryUse, ...] = ()  # times as in the file
+class KinetoProfile(HeldProfile):
+    memory_use: tuple[MemoryUse, ...] = ()  # times as in the file
 
     def __init__(self, path: Path, gpu: str | None, events: list[dict[str, Any]], operators: bool = False) -> None:
         """events: those of phase X that events.load keeps. KeyError, TypeError or ValueError for a malformed one."""
@@ -69,15 +65,12 @@ class KinetoProfile(Profile):
             for place, ranges in (host.ranges or host.gpu_ranges).items()
             for start, end, name in ranges
         ]
-        self._spans: list[Span] = []
-        self._launches: list[tuple[int | None, int | None]] = []
-        self._shapes: dict[tuple[Any, ...], list[int]] = {}
         self._unlinked = 0
         self._place(work, host)
 
     def _place(self, work: list[tuple[dict[str, Any], SpanKind]], host: _Host) -> None:
         """GPU work as spans in order of start, each in the ranges around its launch."""
-        nesting, untimed, lone = _Nesting(host), 0, host.only_process()
+        nesting, lone = _Nesting(host), host.only_process()
         found: list[tuple[Span, tuple[int | None, int | None], Issued, tuple[str, ...]]] = []
         for event, kind in work:
             args = _args(event)
@@ -86,7 +79,7 @@ class KinetoProfile(Profile):
             if kind is SpanKind.KERNEL:  # ROCm 7.1's copies are kernels there
                 kind, name = operation(name)
             if start is None or duration is None:
-                untimed += 1
+                self.untimed += 1
                 continue
             self._unlinked += launch is None and kind == SpanKind.KERNEL
             process = _integer(launch[1]) if launch else lone  # work whose launch was not recorded is nobody else's
@@ -94,24 +87,20 @@ class KinetoProfile(Profile):
             issued = host.operators.issued(args, launch)
             found.append((span, (launch[0], launch[3]) if launch else (None, None), issued, nesting.modules(launch)))
             if kind is SpanKind.KERNEL and (shape := _shape(args)):
-                tally = self._shapes.setdefault((name, *shape), [0, 0])
-                tally[0] += 1
-                tally[1] += duration
+                self.count_shape(duration, name, *shape)
         found.sort(key=lambda each: (each[0].start_ns, each[0].end_ns))
         self._modules = [each[3] for each in found] if host.modules else []
-        self._spans = [each[0] for each in found]
+        self.held = [each[0] for each in found]
+        self.settle()
         self._launches = [each[1] for each in found]
         self._issued = [each[2] for each in found]
-        for number, *words in ((untimed, "GPU operation"), (host.untimed, "call or range", "calls or ranges")):
-            if number:
-                self.warnings.append(f"left out: {counted(number, *words)} without valid times")
+        if host.untimed:
+            told = counted(host.untimed, "call or range", "calls or ranges")
+            self.warnings.append(f"left out: {told} without valid times")
         self.warn_unlinked(self._unlinked)
 
-    def spans(self) -> Iterator[Span]:
-        return iter(self._spans)
-
     def launched(self) -> Iterator[Launched]:
-        return ((span, *launch) for span, launch in zip(self._spans, self._launches, strict=True))
+        return ((span, *launch) for span, launch in zip(self.held, self._launches, strict=True))
 
     def modules(self) -> list[tuple[str, ...]]:
         return self._modules
@@ -122,24 +111,17 @@ class KinetoProfile(Profile):
     def captured_graphs(self) -> list[CapturedGraph]:
         return list(self._captured)
 
-    def sums(self) -> list[KernelSum]:
-        return sum_spans(self._spans)
-
     def waits(self) -> list[tuple[int, int, int]]:
         return list(self._waits)
 
     def memory(self) -> list[MemoryUse]:
         """Times from the first operation."""
-        first = self._spans[0].start_ns if self._spans else 0
-        return [replace(each, peak_at_ns=each.peak_at_ns - first) for each in self.held]
+        first = self.held[0].start_ns if self.held else 0
+        return [replace(each, peak_at_ns=each.peak_at_ns - first) for each in self.memory_use]
 
     def range_instances(self, pattern: re.Pattern[str] | None = None) -> list[RangeInstance]:
         found = [each for each in self._ranges if pattern is None or fits(pattern, each.name)]
         return sorted(found, key=lambda each: (each.start_ns, each.end_ns))
-
-    def launch_shapes(self) -> list[LaunchShape]:
-        shapes = [LaunchShape(*key, *tally) for key, tally in self._shapes.items()]
-        return sorted(shapes, key=lambda each: (-each.total_ns, each.name))
 
     def api_sums(self) -> list[ApiSum]:
         return list(self._calls)
@@ -165,33 +147,45 @@ def open_kineto(path: Path, packed: bool = False, operators: bool = False) -> Pr
         profile.compute_capability = _capability(document)
         profile.form = "JAX trace" if is_xla else profile.form
         held = [(_nanoseconds(event.get("ts")), _args(event)) for event in kept if event.get("ph") == "i"]
-        profile.held = tuple(memory_of((time, args) for time, args in held if time is not None))
+        profile.memory_use = tuple(_memory_of((time, args) for time, args in held if time is not None))
     except (KeyError, TypeError, ValueError, InvalidOperation) as error:
         raise DerbyError(f"{path}: an event of the trace is malformed ({error!r}); {MEND}") from None
-    if not profile._spans and not profile._captured:
-        told = f" ({profile.warnings[0]})" if profile.warnings else ""
-        raise DerbyError(
-            f"{path}: no GPU work in the trace{told}; profile code that uses the GPU, activities=[CPU, CUDA]"
-        )
+    if not profile.captured_graphs():
+        profile.expect_work("profile code that uses the GPU, activities=[CPU, CUDA]", "the trace")
     return profile
 
 
-def _capability(document: object) -> str | None:
+def _gpus(document: object) -> list[dict[str, Any]]:
     properties = document.get("deviceProperties") if isinstance(document, dict) else None
-    found = {
-        (each.get("computeMajor"), each.get("computeMinor"))
-        for each in (properties if isinstance(properties, list) else ())
-        if isinstance(each, dict)
-    }
+    return [each for each in properties if isinstance(each, dict)] if isinstance(properties, list) else []
+
+
+def _capability(document: object) -> str | None:
+    found = {(each.get("computeMajor"), each.get("computeMinor")) for each in _gpus(document)}
     [(major, minor)] = found if len(found) == 1 else [(None, None)]
     return f"{major}.{minor}" if isinstance(major, int) and isinstance(minor, int) else None
 
 
 def _gpu(document: object) -> str | None:
-    properties = document.get("deviceProperties") if isinstance(document, dict) else None
-    listed = properties if isinstance(properties, list) else ()
-    names = [str(each["name"]) for each in listed if isinstance(each, dict) and each.get("name")]
+    names = [str(each["name"]) for each in _gpus(document) if each.get("name")]
     return ", ".join(dict.fromkeys(names)) or None
+
+
+def _memory_of(events: Iterable[tuple[int, dict[str, Any]]]) -> list[MemoryUse]:
+    """Of the allocator's [memory] events (time in ns, arguments), by GPU. Those of hosts, and values that are no bytes,
+    do not count."""
+    found: dict[int, MemoryUse] = {}
+    for time, args in sorted(events, key=lambda each: each[0]):
+        device, held, kept = (args.get(name) for name in ("Device Id", "Total Allocated", "Total Reserved"))
+        if args.get("Device Type") != CUDA_MEMORY or type(device) is not int or type(held) is not int:
+            continue
+        if not 0 <= held < _MOST_BYTES or device < 0:
+            continue
+        known = found.get(device, MemoryUse(0, device, -1, time, held))
+        peak, at = max((known.peak_bytes, known.peak_at_ns), (held, time), key=lambda each: each[0])
+        reserved = [each for each in (kept, known.reserved_bytes) if type(each) is int and 0 <= each < _MOST_BYTES]
+        found[device] = MemoryUse(0, device, peak, at, held, max(reserved, default=None))
+    return [found[device] for device in sorted(found)]
 
 
 @dataclass(slots=True)
@@ -247,48 +241,36 @@ class _Nesting:
 
     def __init__(self, host: _Host) -> None:
         self._paths = Paths()
-        self._of_threads = {place: _timeline(ranges, self._paths) for place, ranges in host.ranges.items()}
-        self._of_modules = {place: _timeline(ranges, self._paths) for place, ranges in host.modules.items()}
-        self._of_streams = (
-            {}
-            if self._of_threads
-            else {place: _timeline(ranges, self._paths) for place, ranges in host.gpu_ranges.items()}
-        )
+        self._of_threads = self._timelines(host.ranges)
+        self._of_modules = self._timelines(host.modules)
+        self._of_streams = {} if self._of_threads else self._timelines(host.gpu_ranges)
+
+    def _timelines(self, ranges: dict[tuple[Any, ...], list[Any]]) -> dict[tuple[Any, ...], RangeTimeline]:
+        found = {}
+        for place, own in ranges.items():
+            lasting = sorted((each for each in own if each[1] > each[0]), key=lambda each: (each[0], -each[1]))
+            found[place] = swept_timeline(lasting, self._paths)
+        return found
+
+    def _at(self, timeline: RangeTimeline | None, time: int) -> tuple[str, ...]:
+        return self._paths.names[int(timeline.at(np.array([time]))[0])] if timeline else ()
 
     def modules(self, launch: tuple[Any, ...] | None) -> tuple[str, ...]:
         """The nn.Modules open on the launching thread then."""
-        timeline = self._of_modules.get(launch[1:3]) if launch else None
-        return self._paths.names[int(timeline.at(np.array([launch[0]]))[0])] if timeline and launch else ()
+        return self._at(self._of_modules.get(launch[1:3]), launch[0]) if launch else ()
 
     def around(self, event: dict[str, Any], start: int, launch: tuple[Any, ...] | None) -> tuple[str, ...]:
         if self._of_streams:
-            timeline, time = self._of_streams.get((event.get("pid"), event.get("tid"))), start
-        else:
-            timeline, time = (self._of_threads.get(launch[1:3]), launch[0]) if launch else (None, 0)
-        return self._paths.names[int(timeline.at(np.array([time]))[0])] if timeline else ()
+            return self._at(self._of_streams.get((event.get("pid"), event.get("tid"))), start)
+        return self._at(self._of_threads.get(launch[1:3]), launch[0]) if launch else ()
 
 
 def _span(
-    name: str,
-    start: int,
-    end: int,
-    kind: SpanKind,
-    args: dict[str, Any],
-    process: int,
-    ranges: tuple[str, ...],
+    name: str, start: int, end: int, kind: SpanKind, args: dict[str, Any], process: int, ranges: tuple[str, ...]
 ) -> Span:
     name = name if kind == SpanKind.KERNEL else operation(name)[1]
-    return Span(
-        kind,
-        name,
-        start,
-        end,
-        process,
-        _integer(args.get("device")),
-        _integer(args.get("stream")),
-        ranges,
-        _integer(args.get("bytes")),
-    )
+    device, stream, moved = (_integer(args.get(each)) for each in ("device", "stream", "bytes"))
+    return Span(kind, name, start, end, process, device, stream, ranges, moved)
 
 
 def _shape(args: dict[str, Any]) -> tuple[Any, ...] | None:
@@ -297,19 +279,8 @@ def _shape(args: dict[str, Any]) -> tuple[Any, ...] | None:
     if not all(isinstance(each, list) and len(each) == 3 for each in (grid, block)):
         return None
     numbers = [_integer(value) for value in (*grid, *block)]  # type: ignore[misc]
-    more = [
-        args.get(name) if isinstance(args.get(name), int) else None
-        for name in ("registers per thread", "shared memory")
-    ]
-    return tuple(numbers[:3]), tuple(numbers[3:]), *more
-
-
-def _timeline(ranges: list[tuple[int, int, str]], paths: Paths) -> RangeTimeline:
-    sweep = OpenRanges(paths)
-    for start, end, name in sorted(ranges, key=lambda each: (each[0], -each[1])):
-        if end > start:
-            sweep.push(start, end, name)
-    return sweep.finish()
+    more = (args.get(name) for name in ("registers per thread", "shared memory"))
+    return tuple(numbers[:3]), tuple(numbers[3:]), *(each if isinstance(each, int) else None for each in more)
 
 
 def _name(event: dict[str, Any]) -> str:
@@ -334,7 +305,7 @@ def _nanoseconds(microseconds: object) -> int | None:
         found = microseconds * 1000 if isinstance(microseconds, int) else round(Decimal(microseconds) * 1000)
     except (InvalidOperation, ValueError, OverflowError):
         return None
-    return found if abs(found) < _NO_TIME else None
+    return found if abs(found) < NO_TIME else None
 
 
 def _args(event: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,5 @@
-"""What a Kineto trace's host launched, with the framework's operators around it; graphs that it captured."""
+"""The host's launches in a Kineto trace, with the framework's operators around them; and the graphs that it
+captured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ncu prints as CSV, in its three forms, as the metrics of each launch in nanoseconds, bytes and percent.
+"""ncu's CSV output, in its three forms, as the metrics of each launch in nanoseconds, bytes and percent.
 
 `ncu --csv`                         a line a metric: ..., "Section Name", "Metric Name", "Metric Unit", "Metric Value"
 `ncu --csv --print-summary ...`     the same with "Invocations", "Minimum", "Maximum", "Average"
@@ -51,7 +51,10 @@ def read_launches(path: Path) -> list[CountedLaunch]:
     raw = read_bytes(path)
     encoding = "utf-16" if raw[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"  # UTF-16: what PowerShell redirects
     text = raw.decode(encoding, errors="replace").splitlines()
-    start = next((number for number, line in enumerate(text) if _HEADER.match(line) and _names_kernel(line)), None)
+    headers = (
+        number for number, line in enumerate(text) if _HEADER.match(line) and any(map(line.__contains__, _KERNEL))
+    )
+    start = next(headers, None)
     if start is None:
         raise DerbyError(f'{path}: no line begins with "ID",; {MEND}')
     csv.field_size_limit(max(csv.field_size_limit(), max(map(len, text[start:]))))
@@ -66,10 +69,6 @@ def read_launches(path: Path) -> list[CountedLaunch]:
     if not found:
         raise DerbyError(f"{path}: has no kernel; was anything launched between cudaProfilerStart and its Stop?")
     return found
-
-
-def _names_kernel(line: str) -> bool:
-    return any(name in line for name in _KERNEL)
 
 
 def _long(path: Path, places: dict[str, int], lines: list[list[str]]) -> Iterator[CountedLaunch]:
@@ -106,19 +105,7 @@ def _wide(path: Path, places: dict[str, int], lines: list[list[str]]) -> Iterato
     units, *rest = lines
     if units[places["Kernel Name"]]:  # a table that was written again without the line of units
         units, rest = [""] * len(units), lines
-    fixed = {
-        "ID",
-        "Process ID",
-        "Kernel Name",
-        "Block Size",
-        "Grid Size",
-        "Context",
-        "Stream",
-        "Device",
-        "CC",
-        GPU_NAME,
-    }
-    names = [name for name in places if name not in fixed and "__" in name]
+    names = [name for name in places if "__" in name and name != GPU_NAME]
     for line in rest:
         launch = _launch({name: line[place] for name, place in places.items()}, places)
         for name in names:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -20,6 +21,7 @@ from pathlib import Path
 
 from kernelderby.errors import DerbyError
 from kernelderby.profile.spans import Profile
+from kernelderby.store.bounds import bounds, met
 
 SUFFIXES = (".nsys-rep", ".qdrep")
 _SECONDS = 900
@@ -52,11 +54,13 @@ def open_report(path: Path) -> Profile:
             f"`nsys export --type sqlite {path.name}`"
         )
     database = Path(_folder()) / f"{abs(hash(path.resolve()))}.sqlite"
-    words = [nsys, "export", "--type", "sqlite", "--force-overwrite", "true", "--output", str(database), str(path)]
+    options = ("--type", "sqlite", "--force-overwrite", "true", "--output", str(database))
     try:
-        code, said = _run(words)
+        code, said = _run([nsys, "export", *options, str(path.absolute())])
     except (OSError, subprocess.TimeoutExpired) as error:
         raise DerbyError(f"{path}: {nsys} cannot export it ({error}); export it by hand") from None
+    if code in (-signal.SIGXFSZ, 128 + signal.SIGXFSZ):
+        raise DerbyError(f"{path}: unpacks to over {met('unpacked', bounds().unpacked)}")
     if code or not database.is_file():
         said = " ".join(said.split())[-300:]
         raise DerbyError(
@@ -75,7 +79,7 @@ def _run(words: list[str]) -> tuple[int, str]:
         text=True,
         errors="replace",
         start_new_session=True,
-        preexec_fn=_end_with_parent if sys.platform.startswith("linux") else None,
+        preexec_fn=_within_bounds if sys.platform.startswith("linux") else None,
     ) as process:
         try:
             said = process.communicate(timeout=_SECONDS)[0]
@@ -85,7 +89,10 @@ def _run(words: list[str]) -> tuple[int, str]:
     return process.returncode, said
 
 
-def _end_with_parent() -> None:
+def _within_bounds() -> None:
+    """It ends with its parent, and at the size that a profile may have."""
+    most, hard = int(bounds().unpacked), resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most if hard < 0 else min(most, hard), hard))
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 

@@ -15,12 +15,10 @@ from typing import Any
 
 from kernelderby.errors import DerbyError
 from kernelderby.profile.sources.operations import MEMSET, copy_name
-from kernelderby.profile.sources.rocprof import Dispatch, RocprofProfile
+from kernelderby.profile.sources.rocprof import AXES, RocprofProfile
 from kernelderby.profile.sources.sqlite.schema import as_text, connect
 
-_AXES = tuple(f"{kind}_{axis}" for kind in ("grid_size", "workgroup_size") for axis in "xyz")
-_TITLES = ("name", "start", "end", "gpu", "queue", "process", "dispatch", "registers", "shared", *_AXES, "bytes")
-_PLACES = {title: place for place, title in enumerate(_TITLES)}
+_TITLES = ("name", "start", "end", "gpu", "queue", "process", "dispatch", "registers", "shared", *AXES)
 MEND = "record it again with `rocprofv3 --kernel-trace`"
 _SUFFIX = re.compile(r"^rocpd_kernel_dispatch(?P<suffix>.*)$")
 _COPY = re.compile(r"(?P<from>HOST|DEVICE)_TO_(?P<to>HOST|DEVICE)", re.IGNORECASE)
@@ -38,34 +36,27 @@ def open_rocpd(path: Path) -> RocprofProfile:
         profile = RocprofProfile(path, "rocpd database")
         if "rocpd_op" in names:
             profile.form = "rpd database"
-            _take(profile, _operations(connection))
+            _take_operations(profile, connection)
         tables = {match["suffix"] for name in names if (match := _SUFFIX.match(name)) and kinds[name] == "table"}
         for suffix in sorted(tables or {match["suffix"] for name in names if (match := _SUFFIX.match(name))}):
             reader = _Database(path, connection, suffix, set(names))
-            _take(profile, reader.dispatches())
-            _take(profile, reader.copies())
+            for row in (*reader.dispatches(), *reader.copies()):
+                profile.take(row)
             profile.gpu = ", ".join(dict.fromkeys(filter(None, (profile.gpu, *reader.gpus())))) or None
-    profile.finish()
-    if not profile.has_work:
-        told = f" ({profile.warnings[0]})" if profile.warnings else ""
-        raise DerbyError(f"{path}: no GPU work in it{told}; {MEND}")
+    profile.settle()
+    profile.expect_work(MEND)
     return profile
 
 
-def _take(profile: RocprofProfile, rows: Iterable[Iterable[Any]]) -> None:
-    for row in rows:
-        cells = ["" if value is None else as_text(value) for value in row]
-        profile.take(Dispatch({title: place for title, place in _PLACES.items() if place < len(cells)}, cells))
-
-
-def _operations(connection: sqlite3.Connection) -> Iterator[tuple[Any, ...]]:
+def _take_operations(profile: RocprofProfile, connection: sqlite3.Connection) -> None:
     """Of rocmProfileData: kernels, copies and fills are operations of a GPU and a queue."""
     rows = connection.execute(
         "SELECT d.string, t.string, o.start, o.end, o.gpuId, o.queueId, o.id FROM rocpd_op AS o "
         "LEFT JOIN rocpd_string AS d ON d.id = o.description_id LEFT JOIN rocpd_string AS t ON t.id = o.opType_id"
     )
     for description, kind, start, end, gpu, queue, number in rows:
-        yield as_text(description) or as_text(kind), start, end, gpu, queue, 0, number
+        values = as_text(description) or as_text(kind), start, end, gpu, queue, 0, number
+        profile.take(dict(zip(_TITLES, values, strict=False)))
 
 
 class _Database:
@@ -129,13 +120,13 @@ class _Database:
             return {}
         return dict(self.connection.execute(f"SELECT id, pid FROM {self._table('info_process')}"))
 
-    def dispatches(self) -> Iterator[tuple[Any, ...]]:
+    def dispatches(self) -> Iterator[dict[str, Any]]:
         start, end, times = self._times("kernel_dispatch")
         agent, queue, process, track = self._place("kernel_dispatch")
         symbols = self._columns("info_kernel_symbol")
         named = [f"y.{each}" for each in ("display_name", "kernel_name") if each in symbols]
         registers = "y.arch_vgpr_count" if "arch_vgpr_count" in symbols else "NULL"
-        axes = ", ".join(f"k.{axis}" for axis in _AXES)
+        axes = ", ".join(f"k.{axis}" for axis in AXES)
         rows = self.connection.execute(
             f"SELECT coalesce({', '.join([*named, _UNNAMED])}), {start}, {end}, {agent}, {queue}, {process}, "
             f"k.dispatch_id, {registers}, k.group_segment_size, {axes} FROM {self._table('kernel_dispatch')} AS k "
@@ -143,9 +134,10 @@ class _Database:
         )
         agents, processes = self._agents(), self._processes()
         for row in rows:
-            yield (*row[:3], agents.get(row[3], row[3]), row[4], processes.get(row[5], row[5]), *row[6:])
+            gpu, process = agents.get(row[3], row[3]), processes.get(row[5], row[5])
+            yield dict(zip(_TITLES, row, strict=True)) | {"gpu": gpu, "process": process}
 
-    def copies(self) -> Iterator[tuple[Any, ...]]:
+    def copies(self) -> Iterator[dict[str, Any]]:
         columns = self._columns("memory_copy")
         if not columns:
             return
@@ -158,10 +150,10 @@ class _Database:
             f"LEFT JOIN {self._table('string')} AS n ON n.id = k.name_id"
         )
         agents, processes = self._agents(), self._processes()
-        blank = ("",) * (_PLACES["bytes"] - _PLACES["dispatch"])
         for name, began, ended, agent, queue, process, other, size in rows:
             gpu = agents.get(agent, agents.get(other, 0))  # one end of a copy is the host
-            yield _copied(as_text(name)), began, ended, gpu, queue, processes.get(process, process), *blank, size
+            values = _copied(as_text(name)), began, ended, gpu, queue, processes.get(process, process)
+            yield {**dict(zip(_TITLES, values, strict=False)), "bytes": size}
 
 
 _EMPTY = "''"

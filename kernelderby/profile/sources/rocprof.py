@@ -1,25 +1,34 @@
-"""What AMD's profilers write of each dispatch as CSV: rocprofv3's kernel_trace and memory_copy_trace (one file, or both
-after each other), and the results.csv of the old rocprof.
+"""Traces of AMD's profilers with an entry a dispatch: rocprofv3's kernel_trace and memory_copy_trace (one CSV file, or
+both after each other), its own JSON (`--output-format json`), and the results.csv of the old rocprof.
 
-A GPU is told by the number of its agent. With hardware counters a dispatch has a line a counter, and counts once.
+A GPU is told by the number of its agent, in JSON by its number among the GPUs, as HIP counts them. With hardware
+counters a dispatch has a line a counter, and counts once. Calls and markers are not read.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from kernelderby.errors import DerbyError
 from kernelderby.profile.sources.cells import split
-from kernelderby.profile.sources.operations import operation
-from kernelderby.profile.spans import KernelSum, LaunchShape, Profile, Span, SpanKind, sum_spans
+from kernelderby.profile.sources.held import NO_TIME, HeldProfile
+from kernelderby.profile.sources.operations import copy_name, operation
+from kernelderby.profile.sources.sqlite.schema import as_text
+from kernelderby.profile.spans import Span, SpanKind
 from kernelderby.store.counts import counted
+from kernelderby.store.files import unpacked
 
 HEADER = re.compile(
     r'^"?(?:Guid"?,"?)?(?:Kind|Index|Correlation_Id|Dispatch_Id)"?,.*"?(?:End_Timestamp|EndNs)\b',
     re.MULTILINE | re.IGNORECASE,
 )
+TOOL = "rocprofiler-sdk-tool"  # the key of the JSON that has all in
+AXES = tuple(f"{kind}_{axis}" for kind in ("grid_size", "workgroup_size") for axis in "xyz")
 _TITLES = {  # what is looked for, the newest tool first; spellings differ in case too
     "name": ("kernel_name", "kernelname", "direction"),
     "start": ("start_timestamp", "beginns"),
@@ -32,92 +41,55 @@ _TITLES = {  # what is looked for, the newest tool first; spellings differ in ca
     "shared": ("lds_block_size", "group_segment_size", "lds"),
     "to": ("destination_agent_id",),
     "from": ("source_agent_id",),
+    **{axis: (axis,) for axis in AXES},
 }
-_AXES = "xyz"
 _CLONE = re.compile(r"(?: \[clone \.kd\]|\.kd)$")
 _NUMBER = re.compile(r"[0-9]{1,20}")
+_GPU = 2  # rocprofiler_agent_type_t
 
 
-class RocprofProfile(Profile):
-    has_events = True
-
-    def __init__(self, path: Path, form: str = "rocprof trace, CSV") -> None:
+class RocprofProfile(HeldProfile):
+    def __init__(self, path: Path, form: str) -> None:
         super().__init__(path, form)
-        self._spans: list[Span] = []
-        self._shapes: dict[tuple[object, ...], list[int]] = {}
         self._dispatches: set[tuple[int, int, int]] = set()
-        self._untimed = 0
 
-    @property
-    def has_work(self) -> bool:
-        return bool(self._spans)
-
-    def spans(self) -> Iterator[Span]:
-        return iter(self._spans)
-
-    def sums(self) -> list[KernelSum]:
-        return sum_spans(self._spans)
-
-    def launch_shapes(self) -> list[LaunchShape]:
-        shapes = [LaunchShape(*key, *tally) for key, tally in self._shapes.items()]  # type: ignore[arg-type]
-        return sorted(shapes, key=lambda each: (-each.total_ns, each.name))
-
-    def take(self, row: Dispatch) -> None:
-        start, end = row.number("start"), row.number("end")
-        if not row.text("name"):
+    def take(self, row: Mapping[str, object]) -> None:
+        """row: what is looked for (_TITLES, bytes) -> the cell."""
+        number = partial(_number, row)
+        title, start, end = as_text(row.get("name")).strip(), number("start"), number("end")
+        if not title:
             return
-        if start is None or end is None or not 0 < start <= end < 1 << 62:
-            self._untimed += 1
+        if start is None or end is None or not 0 < start <= end < NO_TIME:
+            self.untimed += 1
             return
-        dispatch = row.number("dispatch")
-        gpu = next((number for title in ("gpu", "to", "from") if (number := row.number(title)) is not None), 0)
+        dispatch = number("dispatch")
+        gpu = next((found for place in ("gpu", "to", "from") if (found := number(place)) is not None), 0)
         if dispatch is not None:
             if (gpu, dispatch, start) in self._dispatches:
                 return
             self._dispatches.add((gpu, dispatch, start))
-        kind, name = operation(_CLONE.sub("", row.text("name")))
-        process, queue = row.number("process") or 0, row.number("queue") or 0
-        self._spans.append(Span(kind, name, start, end, process, gpu, queue, bytes=row.number("bytes") or 0))
-        grid = row.axes("grid_size_")
-        block = row.axes("workgroup_size_")
-        if kind is SpanKind.KERNEL and grid and block and all(block):
-            groups = tuple(-(-items // size) for items, size in zip(grid, block, strict=True))  # AMD's grid is in items
-            tally = self._shapes.setdefault(
-                (name, groups, block, row.number("registers"), row.number("shared")), [0, 0]
-            )
-            tally[0] += 1
-            tally[1] += end - start
+        kind, name = operation(_CLONE.sub("", title))
+        process, queue = number("process") or 0, number("queue") or 0
+        self.held.append(Span(kind, name, start, end, process, gpu, queue, bytes=number("bytes") or 0))
+        sizes = [size for axis in AXES if (size := number(axis)) is not None]
+        if kind is SpanKind.KERNEL and len(sizes) == len(AXES) and all(sizes[3:]):
+            groups = tuple(-(-items // size) for items, size in zip(sizes[:3], sizes[3:], strict=True))  # of work items
+            self.count_shape(end - start, name, groups, tuple(sizes[3:]), number("registers"), number("shared"))
 
-    def finish(self) -> None:
+    def settle(self) -> None:
         self._dispatches.clear()
-        self._spans.sort(key=lambda span: (span.start_ns, span.end_ns))
-        if self._untimed:
-            self.warnings.append(f"left out: {counted(self._untimed, 'GPU operation')} without valid times")
+        super().settle()
 
 
-class Dispatch:
-    """One line: places by what is looked for, and the cells."""
-
-    def __init__(self, places: dict[str, int], cells: list[str]) -> None:
-        self.places, self.cells = places, cells
-
-    def text(self, title: str) -> str:
-        place = self.places.get(title)
-        return self.cells[place].strip() if place is not None else ""
-
-    def number(self, title: str) -> int | None:
-        """Of "Agent 4" and 4 alike; None where there is none."""
-        match = _NUMBER.fullmatch(self.text(title).removeprefix("Agent "))
-        return int(match[0]) if match else None
-
-    def axes(self, title: str) -> tuple[int, ...] | None:
-        sizes = tuple(self.number(title + axis) for axis in _AXES)
-        return None if None in sizes else sizes  # type: ignore[return-value]
+def _number(row: Mapping[str, object], title: str) -> int | None:
+    """Of "Agent 4" and 4 alike; None where there is none."""
+    match = _NUMBER.fullmatch(as_text(row.get(title)).strip().removeprefix("Agent "))
+    return int(match[0]) if match else None
 
 
 def open_rocprof(path: Path, text: str) -> RocprofProfile:
     """DerbyError for a line that has lost cells, or without GPU work."""
-    profile = RocprofProfile(path)
+    profile = RocprofProfile(path, "rocprof trace, CSV")
     places: dict[str, int] = {}
     width = 0
     for number, line in enumerate(text.splitlines(), 1):
@@ -129,20 +101,79 @@ def open_rocprof(path: Path, text: str) -> RocprofProfile:
                 raise DerbyError(
                     f"{path}:{number}: {counted(len(cells), 'cell')} where the header has {width}; copy the file again"
                 )
-            profile.take(Dispatch(places, cells))
-    profile.finish()
-    if not profile.has_work:
-        told = f" ({profile.warnings[0]})" if profile.warnings else ""
-        raise DerbyError(f"{path}: no GPU work in it{told}; give the kernel_trace of `rocprofv3 --kernel-trace`")
+            profile.take({title: cells[place] for title, place in places.items()})
+    profile.settle()
+    profile.expect_work("give the kernel_trace of `rocprofv3 --kernel-trace`")
     return profile
 
 
 def _places(header: list[str]) -> dict[str, int]:
     titles = {cell.strip().lower(): place for place, cell in reversed(list(enumerate(header)))}
-    found = {
-        meaning: next((titles[title] for title in spellings if title in titles), -1)
-        for meaning, spellings in _TITLES.items()
+    found = {meaning: [titles[each] for each in spellings if each in titles] for meaning, spellings in _TITLES.items()}
+    return {meaning: places[0] for meaning, places in found.items() if places}
+
+
+def open_rocprof_json(path: Path, packed: bool) -> RocprofProfile:
+    """The file has been read once, as JSON. DerbyError for one without GPU work."""
+    profile = RocprofProfile(path, "rocprofv3 JSON")
+    gpus: dict[str, None] = {}
+    for process in _dicts(_at(json.loads(unpacked(path, packed).decode("utf-8-sig")), TOOL)):
+        _take_process(profile, process, gpus)
+    profile.gpu = ", ".join(gpus) or None
+    profile.settle()
+    profile.expect_work("record it with `rocprofv3 --kernel-trace`")
+    return profile
+
+
+def _take_process(profile: RocprofProfile, process: dict[str, Any], gpus: dict[str, None]) -> None:
+    """gpus: the names of those that worked are added."""
+    agents = {
+        str(_at(agent, "id", "handle")): agent for agent in _dicts(_at(process, "agents")) if agent.get("type") == _GPU
     }
-    for start in ("grid_size_", "workgroup_size_"):
-        found |= {start + axis: titles.get(start + axis, -1) for axis in _AXES}
-    return {meaning: place for meaning, place in found.items() if place >= 0}
+    kernels = {str(kernel.get("kernel_id")): kernel for kernel in _dicts(_at(process, "kernel_symbols"))}
+    used = set()
+
+    def take(record: dict[str, Any], agent: str, name: str, **more: object) -> None:
+        used.add(agent)
+        number = agents.get(agent, {}).get("logical_node_type_id")  # an agent that is not listed keeps its handle
+        row = {"start": record.get("start_timestamp"), "end": record.get("end_timestamp")}
+        row |= {"name": name, "gpu": agent if number is None else number, "queue": _at(record, "stream_id", "handle")}
+        profile.take({**row, "process": _at(process, "metadata", "pid"), **more})
+
+    for record in _dicts(_at(process, "buffer_records", "kernel_dispatch")):
+        about = partial(_at, record, "dispatch_info")
+        kernel = kernels.get(str(about("kernel_id")), {})
+        take(
+            record,
+            str(about("agent_id", "handle")),
+            kernel.get("formatted_kernel_name") or kernel.get("kernel_name") or "kernel without a name",
+            dispatch=about("dispatch_id"),
+            registers=kernel.get("arch_vgpr_count"),
+            shared=about("group_segment_size"),
+            **{axis: about(axis[:-2], axis[-1]) for axis in AXES},
+        )
+    operations = _at(process, "strings", "buffer_records")
+    for record in _dicts(_at(process, "buffer_records", "memory_copy")):
+        ends = [str(_at(record, f"{end}_agent_id", "handle")) for end in ("dst", "src")]
+        name = _at(operations, record.get("kind"), "operations", record.get("operation"))
+        take(record, next((end for end in ends if end in agents), ""), name or copy_name(None))
+    for handle, agent in agents.items():
+        named = agent.get("product_name") or agent.get("name")
+        if handle in used and isinstance(named, str) and named:
+            gpus[named] = None
+
+
+def _at(value: Any, *keys: Any) -> Any:
+    """What is under keys and places one after another; None where the file has something else."""
+    for key in keys:
+        if isinstance(value, dict) and isinstance(key, str):
+            value = value.get(key)
+        elif isinstance(value, list) and isinstance(key, int) and 0 <= key < len(value):
+            value = value[key]
+        else:
+            return None
+    return value
+
+
+def _dicts(value: object) -> Iterator[dict[str, Any]]:
+    return (each for each in value if isinstance(each, dict)) if isinstance(value, list) else iter(())

@@ -1,4 +1,4 @@
-"""Summaries: what `nsys stats` prints, a table copied from the GUI, a table in a Markdown page.
+"""Summaries: the output of `nsys stats`, a table copied from the GUI, a table in a Markdown page.
 
 Columns are found by their titles, reports by nsys's names for them or, where a file has only the table, by its columns
 and rows. What cannot be read for certain is an error; reports that hold nothing for us are named in a warning.
@@ -63,6 +63,7 @@ REPORTS = {
 }
 # Of nsys alone: no event of a trace has such a key.
 JSON_ROW = re.compile(r'(?:[^\n]*\n){0,20}?\s*\[\s*\{[^{}]*"Total (?:Time|MB) ?\(')
+_LAYOUTS = {"csv": "CSV", "tsv": "TSV", "plain": "text", "markdown": "Markdown table", "json": "JSON"}
 _LARGEST = 256 * 2**20
 _TOTAL_ROW = re.compile(r"\b(total|sum)\b|合计|总计", re.IGNORECASE)
 _API_CALL = re.compile(r"cu(da)?[A-Z]|nvrtc|cudbg")
@@ -127,10 +128,7 @@ def open_summary(path: Path, packed: bool = False) -> SummaryProfile:
             tables[kind] = block, rows
     if not set(tables) - {API}:
         raise DerbyError(f"{path}: {_nothing(tables, others, text)}")
-    layout = {"csv": "CSV", "tsv": "TSV", "plain": "text", "markdown": "Markdown table", "json": "JSON"}[
-        found[0].layout
-    ]
-    profile = SummaryProfile(path, f"summary, {layout}", _gpu(text, found))
+    profile = SummaryProfile(path, f"summary, {_LAYOUTS[found[0].layout]}", _gpu(text, found))
     profile.kernel_sums, profile.calls = _assemble(path, tables, profile.warnings)
     if others:
         profile.warnings.append(f"not read: {', '.join(dict.fromkeys(others))}")
@@ -271,7 +269,13 @@ def _assemble(
     memory = rows(MEMORY_TIME) or [row for row in work if operation(row.name)[0] != SpanKind.KERNEL]
     merged: dict[tuple[SpanKind, str], KernelSum] = {}
     if KERNELS in tables:  # by grid size, one name in several rows is what is meant
-        warnings.extend(_about_names(kernels))
+        names = len({row.name for row in kernels})
+        if names < len(kernels):
+            warnings.append(
+                f"{counted(len(kernels), 'kernel has', 'kernels have')} {names} names: the names were cut off, and "
+                "rows of one name are told apart by their line; export with `nsys stats --format csv`, which prints "
+                "them whole"
+            )
     for row in (*kernels, *memory):
         each = _sum(*operation(row.name), row)
         known = merged.get((each.kind, each.name))
@@ -286,23 +290,9 @@ def _assemble(
     return sums, sorted(apis, key=lambda each: -each.total_ns)
 
 
-def _about_names(rows: list[_Row]) -> Iterator[str]:
-    """What is said where rows have one name, which a kernel table has only when its names were cut off."""
-    names = len({row.name for row in rows})
-    if names < len(rows):
-        yield (
-            f"{counted(len(rows), 'kernel has', 'kernels have')} {names} names: the names were cut off, and rows of "
-            "one name are told apart by "
-            "their line; export with `nsys stats --format csv`, which prints them whole"
-        )
-
-
 def _sum(kind: SpanKind, name: str, row: _Row) -> KernelSum:
-    median, least, most, deviation = (
-        each.value if (each := row.values.get(meaning)) else None
-        for meaning in ("median", "minimum", "maximum", "deviation")
-    )
-    return KernelSum(kind, name, row.count, row.total.value, median, least, most, deviation)
+    found = (row.values.get(meaning) for meaning in ("median", "minimum", "maximum", "deviation"))
+    return KernelSum(kind, name, row.count, row.total.value, *(each.value if each else None for each in found))
 
 
 def _join(one: KernelSum, other: KernelSum) -> KernelSum:
@@ -324,14 +314,4 @@ def _add_sizes(rows: list[_Row], merged: dict[tuple[SpanKind, str], KernelSum], 
         if known is None:
             warnings.append(f"{name}: only its size is in the file, not its time; add `--report cuda_gpu_mem_time_sum`")
             continue
-        merged[kind, name] = KernelSum(
-            kind,
-            name,
-            known.instances,
-            known.total_ns,
-            known.median_ns,
-            known.min_ns,
-            known.max_ns,
-            known.stddev_ns,
-            row.total.value,
-        )
+        merged[kind, name] = replace(known, bytes=row.total.value)

@@ -18,7 +18,7 @@ _REPORT = re.compile(
 )
 _BETWEEN = re.compile(r"^\s*(Processing \[|Generating |Exporting |NOTICE|SKIPPED|WARNING|\*\*|\[\d+/\d+\]|#|Using )")
 _DASHES = re.compile(r"\s*-{2,}(\s+-{2,}){2,}\s*")
-_RULE = re.compile(r"\s*\|?[\s:|-]*-[\s:|-]*")
+RULE = re.compile(r"\s*\|?[\s:|-]*-[\s:|-]*")
 
 
 @dataclass(slots=True)
@@ -95,8 +95,8 @@ def _start(lines: list[str], index: int, report: str | None) -> Block | None:
             if is_header(header):
                 return Block(layout, report, index + 1, header, separator == ";")
     following = lines[index + 1] if index + 1 < len(lines) else ""
-    if "|" in line and "|" in following and _RULE.fullmatch(following):
-        header = _bars(line)
+    if "|" in line and "|" in following and RULE.fullmatch(following):
+        header = bars(line)
         if is_header(header):
             return Block("markdown", report, index + 1, header)
     if _DASHES.fullmatch(following):
@@ -108,53 +108,47 @@ def _start(lines: list[str], index: int, report: str | None) -> Block | None:
 
 def _read(path: Path, lines: list[str], index: int, block: Block) -> int:
     """Fills the block's rows; the index of the first line after it."""
-    index += 1
-    if block.layout == "markdown":
-        return _read_markdown(path, lines, index + 1, block)
-    if block.layout == "plain":
-        return _read_plain(path, lines, index, block)
-    separator = "\t" if block.layout == "tsv" else ";" if block.semicolons else ","
-    while index < len(lines) and lines[index].strip() and not _BETWEEN.match(lines[index]):
-        cells = _named_last(lines[index], separator, len(block.header)) or split(lines[index], separator)
-        if len(cells) != len(block.header):
-            if separator == "\t" and len(cells) == 1:
+    ruler = lines[index + 1] if block.layout in ("markdown", "plain") else ""
+    index += 2 if ruler else 1
+    while index < len(lines) and _goes_on(lines[index], block):
+        cells = _row(lines[index], ruler, block)
+        if cells is None or len(cells) != len(block.header):
+            if block.layout == "tsv" and cells and len(cells) == 1:
                 break  # text that stands right under a copied table
-            raise DerbyError(
-                f"{path}:{index + 1}: {counted(len(cells), 'field')}, but {len(block.header)} in the header (line "
-                f"{block.line}): "
-                f"decimal commas, or names without quotes; {MEND}"
-            )
+            raise DerbyError(f"{path}:{index + 1}: {_misfit(cells, block)}")
         block.rows.append((index + 1, cells))
         index += 1
     return index
 
 
-def _read_markdown(path: Path, lines: list[str], index: int, block: Block) -> int:
-    while index < len(lines) and "|" in lines[index]:
-        cells = _bars(lines[index])
-        if len(cells) != len(block.header):
-            raise DerbyError(
-                f"{path}:{index + 1}: {counted(len(cells), 'cell')} where the header in line {block.line} has "
-                f"{len(block.header)}; write a bar in a name as \\|"
-            )
-        block.rows.append((index + 1, cells))
-        index += 1
-    return index
+def _goes_on(line: str, block: Block) -> bool:
+    return "|" in line if block.layout == "markdown" else bool(line.strip() and not _BETWEEN.match(line))
 
 
-def _read_plain(path: Path, lines: list[str], index: int, block: Block) -> int:
-    ruler = lines[index]
-    index += 1
-    while index < len(lines) and lines[index].strip() and not _BETWEEN.match(lines[index]):
-        cells = _under(lines[index], ruler)
-        if cells is None:
-            raise DerbyError(
-                f"{path}:{index + 1}: a value runs over the columns that the dashes in line "
-                f"{block.line + 1} mark; print the table again, best with `--format csv`"
-            )
-        block.rows.append((index + 1, cells))
-        index += 1
-    return index
+def _row(line: str, ruler: str, block: Block) -> list[str] | None:
+    """None where a value runs over the columns of a plain table."""
+    if block.layout == "markdown":
+        return bars(line)
+    if block.layout == "plain":
+        return _under(line, ruler)
+    separator = "\t" if block.layout == "tsv" else ";" if block.semicolons else ","
+    return _named_last(line, separator, len(block.header)) or split(line, separator)
+
+
+def _misfit(cells: list[str] | None, block: Block) -> str:
+    if cells is None:
+        return (
+            f"a value runs over the columns that the dashes in line {block.line + 1} mark; print the table again, best "
+            "with `--format csv`"
+        )
+    width = len(block.header)
+    if block.layout == "markdown":
+        told = counted(len(cells), "cell")
+        return f"{told} where the header in line {block.line} has {width}; write a bar in a name as \\|"
+    return (
+        f"{counted(len(cells), 'field')}, but {width} in the header (line {block.line}): decimal commas, or names "
+        f"without quotes; {MEND}"
+    )
 
 
 def _named_last(line: str, separator: str, width: int) -> list[str] | None:
@@ -166,7 +160,7 @@ def _named_last(line: str, separator: str, width: int) -> list[str] | None:
     return [*cells, name[1:-1].replace('""', '"')]
 
 
-def _bars(line: str) -> list[str]:
+def bars(line: str) -> list[str]:
     line = line.strip().removeprefix("|")
     line = line[:-1] if line.endswith("|") and not line.endswith("\\|") else line
     return [cell.strip().replace("\\|", "|") for cell in re.split(r"(?<!\\)\|", line)]

@@ -1,4 +1,4 @@
-"""What `nsys stats --report cuda_gpu_trace,cuda_api_trace --format csv` prints: one line an operation, one a call.
+"""The output of `nsys stats --report cuda_gpu_trace,cuda_api_trace --format csv`: one line an operation, one a call.
 
 Both tables may stand in one text, in any order. An operation's launch is the call with its correlation id; the table of
 GPU work does not say of which process it is, so with calls of several processes that share an id there is none.
@@ -7,24 +7,15 @@ GPU work does not say of which process it is, so with calls of several processes
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
 from kernelderby.errors import DerbyError
 from kernelderby.profile.sources.cells import SIZE_BYTES, TIME_NS, CellError, count, quantity, split, unit_of
+from kernelderby.profile.sources.held import NO_TIME, HeldProfile
 from kernelderby.profile.sources.operations import operation
-from kernelderby.profile.spans import (
-    ApiSum,
-    KernelSum,
-    Launched,
-    LaunchShape,
-    Profile,
-    Span,
-    SpanKind,
-    is_waiting,
-    sum_spans,
-)
+from kernelderby.profile.spans import ApiSum, Launched, Span, SpanKind, is_waiting
 from kernelderby.store.counts import counted
 
 HEADER = re.compile(r"^Start \((?:ns|us|ms|s)\)[,;\t]Duration \((?:ns|us|ms|s)\)[,;\t].*\bName\b", re.MULTILINE)
@@ -32,27 +23,17 @@ _DEVICE = re.compile(r"^(?P<name>.*?)\s*\((?P<number>[0-9]{1,9})\)\s*$")
 _VERSION = re.compile(r"_v\d+$")
 
 
-class TraceProfile(Profile):
-    has_events = True
-
-    def __init__(self, path: Path, gpu: str | None) -> None:
-        super().__init__(path, "nsys trace, CSV", gpu)
-        self._operations: list[tuple[Span, int]] = []  # with the correlation id, 0 where there is none
+class TraceProfile(HeldProfile):
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, "nsys trace, CSV")
+        self._correlations: list[int] = []  # of each operation, 0 where there is none
         self._calls: dict[str, list[int]] = defaultdict(lambda: [0, 0])
         self._launches: dict[int, tuple[int, int] | None] = {}  # None: two calls have that id
         self._waits: list[tuple[int, int, int]] = []
-        self._shapes: dict[tuple[object, ...], list[int]] = {}
-
-    def spans(self) -> Iterator[Span]:
-        return (span for span, _ in self._operations)
 
     def launched(self) -> Iterator[Launched]:
-        for span, correlation in self._operations:
-            launch = self._launches.get(correlation) if correlation else None
-            yield span, *(launch or (None, None))
-
-    def sums(self) -> list[KernelSum]:
-        return sum_spans(self.spans())
+        for span, correlation in zip(self.held, self._correlations, strict=True):
+            yield span, *(self._launches.get(correlation) or (None, None))
 
     def api_sums(self) -> list[ApiSum]:
         sums = [ApiSum(name, *tally) for name, tally in self._calls.items()]
@@ -61,63 +42,42 @@ class TraceProfile(Profile):
     def waits(self) -> list[tuple[int, int, int]]:
         return sorted(self._waits, key=lambda each: each[1])
 
-    def launch_shapes(self) -> list[LaunchShape]:
-        shapes = [LaunchShape(*key, *tally) for key, tally in self._shapes.items()]  # type: ignore[arg-type]
-        return sorted(shapes, key=lambda each: (-each.total_ns, each.name))
-
     @property
     def unlinked_launches(self) -> int:
         """Without the calls' table nothing is linked, and nothing is missing."""
-        if not self._launches:
-            return 0
-        return sum(span.kind is SpanKind.KERNEL and not self._launches.get(number) for span, number in self._operations)
-
-    # --- reading ---
+        unlinked = (span for span, start, _ in self.launched() if start is None and span.kind is SpanKind.KERNEL)
+        return sum(1 for _ in unlinked) if self._launches else 0
 
     def take_operation(self, row: _Cells) -> None:
-        start, duration, name = row.time("Start"), row.time("Duration"), row.text("Name")
-        if start is None or duration is None:
-            raise CellError("an operation without a time")
-        kind, named = operation(name)
-        size = row.size("Bytes")
+        start, duration = row.times("an operation")
+        kind, name = operation(row.text("Name"))
         device = _DEVICE.match(row.text("Device"))
-        span = Span(
-            kind,
-            named,
-            start,
-            start + duration,
-            0,
-            int(device["number"]) if device else 0,
-            row.number("Strm") or 0,
-            (),
-            size or 0,
-        )
-        self._operations.append((span, row.number("CorrId") or 0))
+        number, stream, moved = int(device["number"]) if device else 0, row.number("Strm") or 0, row.size("Bytes") or 0
+        self.held.append(Span(kind, name, start, start + duration, 0, number, stream, (), moved))
+        self._correlations.append(row.number("CorrId") or 0)
         grid = tuple(row.number(f"Grd{axis}") for axis in "XYZ")
         if kind is SpanKind.KERNEL and None not in grid:
             block = tuple(row.number(f"Blk{axis}") or 0 for axis in "XYZ")
             static, dynamic = row.size("StcSMem"), row.size("DymSMem")
             shared = None if static is None and dynamic is None else (static or 0) + (dynamic or 0)
-            tally = self._shapes.setdefault((named, grid, block, row.number("Reg/Trd"), shared), [0, 0])
-            tally[0] += 1
-            tally[1] += duration
+            self.count_shape(duration, name, grid, block, row.number("Reg/Trd"), shared)
 
     def take_call(self, row: _Cells) -> None:
-        start, duration, name = row.time("Start"), row.time("Duration"), row.text("Name")
-        if start is None or duration is None:
-            raise CellError("a call without a time")
-        short = _VERSION.sub("", name)
-        tally = self._calls[short]
+        start, duration = row.times("a call")
+        name = _VERSION.sub("", row.text("Name"))
+        tally = self._calls[name]
         tally[0] += 1
         tally[1] += duration
-        if is_waiting(short):
+        if is_waiting(name):
             self._waits.append((0, start, start + duration))
         correlation = row.number("CorrID")
         if correlation:
             self._launches[correlation] = None if correlation in self._launches else (start, start + duration)
 
-    def finish(self) -> None:
-        self._operations.sort(key=lambda each: (each[0].start_ns, each[0].end_ns))
+    def settle(self) -> None:
+        pairs = zip(self.held, self._correlations, strict=True)
+        ordered = sorted(pairs, key=lambda each: (each[0].start_ns, each[0].end_ns))
+        self.held, self._correlations = [span for span, _ in ordered], [number for _, number in ordered]
 
 
 class _Cells:
@@ -133,12 +93,17 @@ class _Cells:
     def number(self, title: str) -> int | None:
         return count(self.text(title)) if title in self.header else None
 
-    def time(self, title: str) -> int | None:
+    def times(self, what: str) -> tuple[int, int]:
+        """Start and duration, ns."""
+        start, duration = self._time("Start"), self._time("Duration")
+        if start is None or duration is None:
+            raise CellError(f"{what} without a time")
+        return start, duration
+
+    def _time(self, title: str) -> int | None:
         found = quantity(self.text(title), self.header[title][1], TIME_NS, "ns")
-        if found is not None and found.value < 0:
-            raise CellError(f"{title} is below 0")
-        if found is not None and found.value >= 1 << 62:
-            raise CellError(f"{title} is no time")
+        if found is not None and not 0 <= found.value < NO_TIME:
+            raise CellError(f"{title} is {'below 0' if found.value < 0 else 'no time'}")
         return None if found is None else round(found.value)
 
     def size(self, title: str) -> int | None:
@@ -150,10 +115,10 @@ class _Cells:
 
 def open_traces(path: Path, text: str) -> TraceProfile:
     """DerbyError for a cell that is no number, or without GPU work."""
-    profile = TraceProfile(path, None)
+    profile = TraceProfile(path)
     header: dict[str, tuple[int, str | None]] = {}
     take, width, separator = profile.take_operation, 0, ","
-    devices: Counter[str] = Counter()
+    devices: dict[str, None] = {}
     for number, line in enumerate(text.splitlines(), 1):
         if HEADER.match(line):
             separator = next(each for each in ",;\t" if each in line)
@@ -175,13 +140,12 @@ def open_traces(path: Path, text: str) -> TraceProfile:
             row = _Cells(header, cells)
             take(row)
             if device := _DEVICE.match(row.text("Device")):
-                devices[device["name"]] += 1
+                devices[device["name"]] = None
         except CellError as error:
             raise DerbyError(f"{path}:{number}: {error}") from None
-    if not profile._operations:
-        raise DerbyError(f"{path}: no GPU work in it; add `--report cuda_gpu_trace` to `nsys stats`")
+    profile.expect_work("add `--report cuda_gpu_trace` to `nsys stats`")
     profile.gpu = ", ".join(devices) or None
-    profile.finish()
+    profile.settle()
     return profile
 
 

@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from kernelderby.errors import DerbyError
+from kernelderby.profile.sources.held import NO_TIME, HeldProfile
 from kernelderby.profile.sources.operations import operation
-from kernelderby.profile.spans import KernelSum, Profile, Span, SpanKind, sum_spans
-from kernelderby.store.counts import counted
+from kernelderby.profile.spans import Span, SpanKind
 from kernelderby.store.files import unpacked
 
 MEND = "record it again with jax.profiler.trace(...)"
@@ -26,53 +26,33 @@ _STREAM = re.compile(r"^Stream #(?P<number>\d{1,9})\b")
 _COPY = re.compile(r"^Memcpy(?P<from>[HDP])2(?P<to>[HDP])")
 _BYTES = re.compile(r"\b(?:size|num_bytes):(?P<bytes>\d{1,18})\b")
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
-_NO_TIME = 1 << 62
 _Field = tuple[int, int | memoryview]
-
-
-class XplaneProfile(Profile):
-    has_events = True
-
-    def __init__(self, path: Path, gpu: str | None, spans: list[Span]) -> None:
-        super().__init__(path, "XLA trace, xplane.pb", gpu)
-        self._spans = sorted(spans, key=lambda span: (span.start_ns, span.end_ns))
-
-    def spans(self) -> Iterator[Span]:
-        return iter(self._spans)
-
-    def sums(self) -> list[KernelSum]:
-        return sum_spans(self._spans)
 
 
 class _Cut(ValueError):
     """The message ends before a field of it does, or is none."""
 
 
-def open_xplane(path: Path, packed: bool = False) -> XplaneProfile:
+def open_xplane(path: Path, packed: bool = False) -> HeldProfile:
     """DerbyError for a file that is cut off or damaged, or without work of a GPU (a TPU's has none)."""
     try:
         data = unpacked(path, packed)
         planes = [value for number, value in _fields(memoryview(data)) if number == 1 and not isinstance(value, int)]
         named = [(_text(_only(plane, 2)), plane) for plane in planes]
-        spans: list[Span] = []
-        untimed = 0
+        profile = HeldProfile(path, "XLA trace, xplane.pb")
         for name, plane in named:
             if match := _GPU.match(name):
-                found, odd = _plane(plane, int(match["number"]))
-                spans += found
-                untimed += odd
+                _take_plane(profile, plane, int(match["number"]))
     except (_Cut, OSError) as error:
         raise DerbyError(f"{path}: is no whole xplane.pb ({error}); copy it again, or {MEND}") from None
-    if not spans:
+    if not profile.held:
         there = ", ".join(name for name, _ in named[:4]) or "no plane"
         raise DerbyError(f"{path}: no GPU work in it (it has {there}); {MEND} on a GPU")
-    profile = XplaneProfile(path, None, spans)
-    if untimed:
-        profile.warnings.append(f"left out: {counted(untimed, 'GPU operation')} without valid times")
+    profile.settle()
     return profile
 
 
-def _plane(plane: memoryview, device: int) -> tuple[list[Span], int]:
+def _take_plane(profile: HeldProfile, plane: memoryview, device: int) -> None:
     lines: list[memoryview] = []
     names: dict[int, str] = {}
     stats: dict[int, str] = {}
@@ -83,8 +63,6 @@ def _plane(plane: memoryview, device: int) -> tuple[list[Span], int]:
             lines.append(value)
         elif number in (4, 5):
             (names if number == 4 else stats).update([_entry(value)])
-    spans: list[Span] = []
-    untimed = 0
     for line in lines:
         title, stamp, events = "", 0, []
         for number, value in _fields(line):
@@ -97,9 +75,8 @@ def _plane(plane: memoryview, device: int) -> tuple[list[Span], int]:
         if match := _STREAM.match(title):
             for event in events:
                 span = _span(event, stamp, names, stats, device, int(match["number"]))
-                spans += [span] if span else []
-                untimed += span is None
-    return spans, untimed
+                profile.held += [span] if span else []
+                profile.untimed += span is None
 
 
 def _entry(value: memoryview) -> tuple[int, str]:
@@ -126,7 +103,7 @@ def _span(
         elif number == 4:
             said = said or _memcpy_details(value, stats)
     start, end = stamp + round(offset / 1000), stamp + round((offset + duration) / 1000)
-    if not 0 <= start <= end < _NO_TIME:
+    if not 0 <= start <= end < NO_TIME:
         return None
     name = names.get(identifier) or "kernel without a name"
     copy, size = _COPY.match(name), _BYTES.search(said)

@@ -1,1 +1,1 @@
-"""A solution's pipeline, stage by stage, and what lies beside it."""
+"""A solution's pipeline, stage by stage, and the work beside it."""

@@ -1,4 +1,4 @@
-"""Which stages of a pipeline a kernel's name fits, and what is wrong with the patterns.
+"""The stages of a pipeline that a kernel's name fits, and defects of the patterns.
 
 A stage whose pattern fits what any torch code launches (elementwise kernels, copies, memsets) is glue: it counts only
 inside an invocation, because the harness around the pipeline launches the same kernels.

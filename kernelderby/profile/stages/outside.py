@@ -1,11 +1,10 @@
-"""What the work beside a pipeline is: by the NVTX range around it where there is one, else by the kernel's role."""
+"""Names for the work beside a pipeline: by the NVTX range around it if there is one, otherwise by the kernel's role."""
 
 from __future__ import annotations
 
 import re
 
 from kernelderby.profile.kernels.attribution import UNKNOWN, attribute
-from kernelderby.profile.spans import ApiSum, is_waiting
 
 UNATTRIBUTED = "unattributed"
 
@@ -37,7 +36,3 @@ def _by_role(name: str) -> str:
         return UNATTRIBUTED
     what = "other" if found.role == UNKNOWN else found.role
     return f"{what} kernels ({found.library})"
-
-
-def is_synchronisation(call: ApiSum) -> bool:
-    return is_waiting(call.name)

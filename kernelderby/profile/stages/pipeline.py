@@ -152,40 +152,29 @@ class Walker:
         return known
 
 
+@dataclass(slots=True)
 class _Track:
-    """The walk on one GPU of one process, over landmarks 0 to tail: the stages that occur and are not glue."""
+    """The walk on one GPU of one process, over landmarks 0 to tail: the stages that occur and are not glue.
 
-    __slots__ = (
-        "counts",
-        "device",
-        "end",
-        "frontier",
-        "is_open",
-        "label",
-        "pending",
-        "position",
-        "process",
-        "result",
-        "seen",
-        "start",
-        "tail",
-        "tallies",
-        "times",
-    )
+    position: the furthest landmark of the open invocation; counts, times: of it, as Walked has them. tallies: those of
+    the result, by stage and name. frontier: the latest end so far, of whatever ran.
+    """
 
-    def __init__(self, process: int, device: int, tail: int, result: Walked) -> None:
-        self.process, self.device = process, device
-        self.result, self.tail = result, tail
-        self.is_open = False
-        self.label: str | None = None
-        self.position = -1  # the furthest landmark of the open invocation
-        self.counts: dict[int, int] = {}
-        self.times: dict[int, list[int]] = {}  # of the open invocation, as Walked.times
-        self.seen: set[str] = set()
-        self.pending: dict[int, tuple[_Known, Tally]] = {}
-        self.tallies: dict[tuple[int, str], Tally] = {}  # those of the result, by stage and name
-        self.start = self.end = 0
-        self.frontier = 0  # the latest end so far, of whatever ran
+    process: int
+    device: int
+    tail: int
+    result: Walked
+    is_open: bool = False
+    label: str | None = None
+    position: int = -1
+    counts: dict[int, int] = field(default_factory=dict)
+    times: dict[int, list[int]] = field(default_factory=dict)
+    seen: set[str] = field(default_factory=set)
+    pending: dict[int, tuple[_Known, Tally]] = field(default_factory=dict)
+    tallies: dict[tuple[int, str], Tally] = field(default_factory=dict)
+    start: int = 0
+    end: int = 0
+    frontier: int = 0
 
     def take(self, known: _Known, context: _Context, span: Span) -> None:
         """Runs two million times on a large profile, so what it counts into is looked up once."""

@@ -1,4 +1,4 @@
-"""What a source states beside a published table and does not itemise: a TOML file of the table's name.
+"""Figures that a source states beside a published table and does not itemise: a TOML file of the table's name.
 
 pipeline_total_ms = 3310.0
 [[stated]]

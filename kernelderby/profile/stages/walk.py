@@ -13,9 +13,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kernelderby.errors import DerbyError
-from kernelderby.profile.spans import Profile
+from kernelderby.profile.names import expression
+from kernelderby.profile.spans import Profile, is_waiting
 from kernelderby.profile.stages.match import StageMatcher
-from kernelderby.profile.stages.outside import UNATTRIBUTED, is_synchronisation, kind_of, purpose
+from kernelderby.profile.stages.outside import UNATTRIBUTED, kind_of, purpose
 from kernelderby.profile.stages.pipeline import Tally, Walked, Walker, split_sums
 from kernelderby.profile.timeline import Timeline, TimelineBuilder
 from kernelderby.rows.measurement import Stage
@@ -154,7 +155,7 @@ def pipeline_of(
     timelines: tuple[Timeline, ...] = ()
     ranges: set[str] = set()
     if profile.has_events:
-        walked, timelines, ranges = _walk(profile, matcher, names, _expression(within))
+        walked, timelines, ranges = _walk(profile, matcher, names, expression("--within", within))
         span_ns = walked.span_ns
         cut = _about_cuts(matcher, walked) if profile.form.startswith("nsys") else []
     else:
@@ -189,25 +190,18 @@ def pipeline_of(
         pipeline_ns + sum(row.total_ns for row in outside),
         span_ns,
         timelines,
-        sum(call.total_ns for call in calls if is_synchronisation(call)),
+        sum(call.total_ns for call in calls if is_waiting(call.name)),
         sum(call.total_ns for call in calls),
         tuple(dict.fromkeys(warnings)),
         {matcher.stages[stage].name: times for stage, times in walked.times.items()},
     )
 
 
-def _expression(within: str) -> re.Pattern[str]:
-    try:
-        return re.compile(within)
-    except re.error as error:
-        raise DerbyError(f"--within: {within!r} is no regular expression ({error}); mend it") from None
-
-
 def _walk(
     profile: Profile, matcher: StageMatcher, names: list[str], within: re.Pattern[str]
 ) -> tuple[Walked, tuple[Timeline, ...], set[str]]:
     """With marked invocations only those are the pipeline; stages outside of them (warm-up, checks) are not."""
-    walker, timeline = Walker(matcher, names, within, purpose), TimelineBuilder(profile.gpu_of)
+    walker, timeline = Walker(matcher, names, within, purpose), TimelineBuilder(profile)
     take, measure = walker.take, timeline.take
     for span in profile.spans():
         take(span)

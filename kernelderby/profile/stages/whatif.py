@@ -1,4 +1,4 @@
-"""What the whole pipeline gains when one stage runs faster: Amdahl's law over the shares of a Pipeline.
+"""The gain of the whole pipeline if one stage runs faster: Amdahl's law over the shares of a Pipeline.
 
 Amdahl, "Validity of the single processor approach to achieving large scale computing capabilities", AFIPS 1967: with a
 stage at share p of the time, k times faster, the whole is 1 / (1 - p + p / k) times faster, at most 1 / (1 - p). Kernel

@@ -1,1 +1,1 @@
-"""The steps of a run (a forward pass, a training iteration): where each begins, what kind it is, what its GPU did."""
+"""The steps of a run (a forward pass, a training iteration): the start, kind and GPU time of each."""

@@ -1,4 +1,4 @@
-"""What an annotation says of the step that it stands around: vLLM's, SGLang's, torch.profiler's, our own.
+"""Facts about a step from the annotation around it: vLLM's, SGLang's, torch.profiler's, our own.
 
 vLLM      execute_context_1(888)_generation_31(31), execute_9_context_9(...)_generation_37(...),
           execute_new_2_cached_31

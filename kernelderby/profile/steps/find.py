@@ -18,11 +18,12 @@ import numpy as np
 from kernelderby.errors import DerbyError
 from kernelderby.profile import stretches
 from kernelderby.profile.activity import moves_data
-from kernelderby.profile.names import fits, unnumbered
-from kernelderby.profile.spans import Profile, RangeInstance, SpanKind
+from kernelderby.profile.names import expression, fits, unnumbered
+from kernelderby.profile.spans import Profile, RangeInstance, SpanKind, outermost
 from kernelderby.profile.steps.annotations import StepName, read_annotation
 from kernelderby.profile.steps.period import step_starts
 from kernelderby.profile.timeline import gpu_label
+from kernelderby.store.bounds import expect_few
 
 REPLAYED = 3  # operations of one launch, from which on it is a CUDA graph's
 _MOSTLY = 0.5  # of the operations replayed: a step of CUDA graphs
@@ -96,6 +97,7 @@ def steps_of(profile: Profile, within: str | None = None) -> ProfileSteps:
         work = places.get(place)
         if work is None:
             work = places[place] = gpus.setdefault(profile.gpu_of(*place), _Work(*place))
+            expect_few(str(profile.path), "GPUs", len(gpus))
         work.start.append(span.start_ns)
         work.end.append(span.end_ns)
         work.launch.append(-1 if launch is None else launch)
@@ -112,7 +114,7 @@ def steps_of(profile: Profile, within: str | None = None) -> ProfileSteps:
         starts, last, titles = _cuts(work, names)
         if not len(starts) and within is None:
             starts, last, titles = _by_period(work)
-            how = _told(len(starts), how) if len(starts) else how
+            how = how or (f"their period ({len(starts)} found)" if len(starts) else "")
         if len(starts):
             steps, early = _measured(work, starts, last, titles, label)
             found += [replace(step, key=key) for step in steps]
@@ -120,15 +122,12 @@ def steps_of(profile: Profile, within: str | None = None) -> ProfileSteps:
     if within is not None and not found:
         raise DerbyError(f"{profile.path}: nothing was launched in a range that fits '{within}'; name another one")
     if not found:
-        whole = (
-            replace(_whole(work, gpu_label(work.process, work.device, several)), key=key) for key, work in gpus.items()
-        )
-        return ProfileSteps("", tuple(whole))
+        for key, work in gpus.items():
+            label = gpu_label(work.process, work.device, several)
+            [step], _ = _measured(work, np.array([min(work.start)], np.int64), max(work.end), [""], label)
+            found.append(replace(step, key=key))
+        return ProfileSteps("", tuple(found))
     return ProfileSteps(how, tuple(found), before)
-
-
-def _told(count: int, how: str) -> str:
-    return how or f"their period ({count} found)"
 
 
 class _Marks:
@@ -151,7 +150,7 @@ class _Marks:
 
 def _marks(profile: Profile, within: str | None) -> tuple[_Marks | None, list[str], str]:
     """The marked steps, the title of each, and what marks them."""
-    pattern = _pattern(within) if within is not None else None
+    pattern = expression("--within", within) if within is not None else None
     named: list[tuple[RangeInstance, StepName]] = []
     for each in profile.range_instances():
         if pattern is not None:
@@ -161,26 +160,14 @@ def _marks(profile: Profile, within: str | None) -> tuple[_Marks | None, list[st
             named.append((each, name))
     if not named:
         if pattern is not None:
-            raise DerbyError(f"{profile.path}: no range fits '{within}'; {_there(profile)}")
+            raise DerbyError(profile.no_range(str(within)))
         return None, [], ""
     best = _best_form(named)
-    chosen = _outermost([(each, name) for each, name in named if pattern is not None or name.form == best])
+    chosen = outermost((each for each in named if pattern is not None or each[1].form == best), lambda each: each[0])
     titles = [name.title for _, name in chosen]
     example = chosen[0][0].name
     how = f"ranges that fit {within}" if within is not None else f"annotations like {example[:60]}"
     return _Marks([(each, number) for number, (each, _) in enumerate(chosen)]), titles, how
-
-
-def _pattern(within: str) -> re.Pattern[str]:
-    try:
-        return re.compile(within)
-    except re.error as error:
-        raise DerbyError(f"--within: {within!r} is no regular expression ({error}); mend it") from None
-
-
-def _there(profile: Profile) -> str:
-    names = sorted({unnumbered(each.name) for each in profile.range_instances()})
-    return f"there are {', '.join(names[:8])}" if names else "the profile has no ranges"
 
 
 def _word(text: str) -> str:
@@ -193,23 +180,16 @@ def _best_form(named: list[tuple[RangeInstance, StepName]]) -> int:
     return min(counts, key=lambda form: (counts[form] * 4 < max(counts.values()) and counts[form] < 2, form))
 
 
-def _outermost(found: list[tuple[RangeInstance, StepName]]) -> list[tuple[RangeInstance, StepName]]:
-    """Without those that lie in another one of the same process."""
-    kept: list[tuple[RangeInstance, StepName]] = []
-    ends: dict[int, int] = {}
-    for each in sorted(found, key=lambda one: (one[0].process, one[0].start_ns, -one[0].end_ns)):
-        if each[0].start_ns >= ends.get(each[0].process, each[0].start_ns):
-            kept.append(each)
-            ends[each[0].process] = each[0].end_ns
-    return kept
+_Cuts = tuple[np.ndarray, int, list[str]]
+_NO_STEPS: _Cuts = np.empty(0, np.int64), 0, []
 
 
-def _cuts(work: _Work, titles: list[str]) -> tuple[np.ndarray, int, list[str]]:
+def _cuts(work: _Work, titles: list[str]) -> _Cuts:
     """Where the marked steps begin on this GPU, in order, when the last one ends, and the title of each."""
     step = np.frombuffer(work.step, np.int32)
     marked = np.flatnonzero(step >= 0)
     if not len(marked):
-        return np.empty(0, np.int64), 0, []
+        return _NO_STEPS
     kernels = np.frombuffer(work.kernel, np.uint8)[marked] == 1
     marked_kernels = marked[kernels] if kernels.any() else marked
     start, end = np.frombuffer(work.start, np.int64), np.frombuffer(work.end, np.int64)
@@ -220,17 +200,17 @@ def _cuts(work: _Work, titles: list[str]) -> tuple[np.ndarray, int, list[str]]:
     return starts[order], last, [titles[number] for number in numbers[order].tolist()]
 
 
-def _by_period(work: _Work) -> tuple[np.ndarray, int, list[str]]:
+def _by_period(work: _Work) -> _Cuts:
     """The same without marks, by the kernels of the stream that has most of them."""
     kernels = np.flatnonzero(np.frombuffer(work.kernel, np.uint8) == 1)
     if not len(kernels):
-        return np.empty(0, np.int64), 0, []
+        return _NO_STEPS
     streams = np.frombuffer(work.stream, np.int64)[kernels]
     values, counts = np.unique(streams, return_counts=True)
     main = kernels[streams == values[np.argmax(counts)]]
     places = step_starts(np.frombuffer(work.name, np.int32)[main])
     if places is None:
-        return np.empty(0, np.int64), 0, []
+        return _NO_STEPS
     starts = np.frombuffer(work.start, np.int64)[main[places]]
     return starts, int(np.frombuffer(work.end, np.int64).max()), [""] * len(starts)
 
@@ -275,12 +255,6 @@ def _replayed(work: _Work) -> np.ndarray:
     launch = np.frombuffer(work.launch, np.int64)
     _, inverse, counts = np.unique(launch, return_inverse=True, return_counts=True)
     return (counts[inverse] >= REPLAYED) & (launch >= 0)
-
-
-def _whole(work: _Work, label: str) -> ProfileStep:
-    starts = np.array([min(work.start)], np.int64)
-    [step], _ = _measured(work, starts, max(work.end), [""], label)
-    return step
 
 
 Windows = dict[str, tuple[list[int], list[int]]]  # Profile.gpu_of -> starts and ends of steps, in order

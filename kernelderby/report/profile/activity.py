@@ -1,4 +1,4 @@
-"""What the GPUs of one profile or of several ranks did, as tables side by side."""
+"""The activity of the GPUs of one profile or of several ranks, as tables side by side."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from kernelderby.profile.activity import CAUSES, Activity, GpuActivity
 from kernelderby.profile.names import short_name
 from kernelderby.report.answer import Answer
 from kernelderby.report.frame import Frame, frame
-from kernelderby.report.model import NOTHING, Column, Report, Table, TableCell
-from kernelderby.report.numbers import microseconds, milliseconds
+from kernelderby.report.model import Column, Report, Row, Table, cell_of, left, right
+from kernelderby.report.numbers import milliseconds, us_of_ns
 from kernelderby.report.profile.ranks import labels, profile_names
 from kernelderby.store.counts import counted
 
@@ -48,30 +48,21 @@ def _frames(found: Sequence[Activity]) -> tuple[Frame, ...]:
 def activity_report(found: Sequence[Activity], most: int = MOST) -> Report:
     files = profile_names([each.path for each in found])
     names = labels(files)
+    several = len(found) > 1
     tables = [_gpu_table(found, names), _idle_table(found, names)]
+    notes = _spread(found, names)
     for each, name in zip(found, names, strict=True):
-        said = f" of {name}" if len(found) > 1 else ""
-        tables += [
-            table
-            for table in (
-                _path_table(each, most, said),
-                _memory_table(each, said),
-                _range_table(each, most, said),
-                _api_table(each, most, said),
-                _shape_table(each, most, said),
-            )
-            if table.rows
-        ]
-    notes = [*_spread(found, names)]
-    for each, name in zip(found, names, strict=True):
-        said = f"{name}: " if len(found) > 1 else ""
-        notes += [said + warning for warning in each.warnings]
-    title = f"Activity of {found[0].path}" if len(found) == 1 else f"Activity of {counted(len(found), 'profile')}"
+        said = f" of {name}" if several else ""
+        own = (_path_table, _range_table, _api_table, _shape_table)
+        path, *rest = (make(each, most, said) for make in own)
+        tables += [table for table in (path, _memory_table(each, said), *rest) if table.rows]
+        notes += [f"{name}: {warning}" if several else warning for warning in each.warnings]
     facts = tuple(
         f"{name if name == file else f'{name} ({file})'}: {each.gpu or 'GPU not named'} · {each.form}"
         for each, name, file in zip(found, names, files, strict=True)
     )
-    return Report(title=title, facts=facts, tables=tuple(tables), notes=tuple(dict.fromkeys(notes)))
+    title = f"Activity of {counted(len(found), 'profile') if several else found[0].path}"
+    return Report(title, facts, tuple(tables), tuple(dict.fromkeys(notes)))
 
 
 def _gpus(found: Sequence[Activity], names: Sequence[str]) -> list[tuple[str, GpuActivity]]:
@@ -87,108 +78,92 @@ def _gpu_table(found: Sequence[Activity], names: Sequence[str]) -> Table:
         *("operations", "wall ms", "busy ms", "% busy", "computing ms", "communication ms", "of it overlapped"),
         *("exposed ms", "launch us", "launch 95 % us", "queue", "queue most"),
     )
-    rows = []
+    rows: list[Row] = []
     for name, gpu in _gpus(found, names):
+        overlapped = _share(gpu.overlap_ns, gpu.communication_ns)
+        communication = (milliseconds(gpu.communication_ns), overlapped, milliseconds(gpu.exposed_ns))
         rows.append(
             (
-                TableCell(name),
-                TableCell(str(gpu.operations)),
-                TableCell(milliseconds(gpu.wall_ns)),
-                TableCell(milliseconds(gpu.busy_ns)),
-                TableCell(_share(gpu.busy_ns, gpu.wall_ns)),
-                TableCell(milliseconds(gpu.computing_ns)),
-                TableCell(milliseconds(gpu.communication_ns)) if gpu.communication_ns else NOTHING,
-                TableCell(_share(gpu.overlap_ns, gpu.communication_ns)) if gpu.communication_ns else NOTHING,
-                TableCell(milliseconds(gpu.exposed_ns)) if gpu.communication_ns else NOTHING,
-                _us(gpu.launch_median_ns),
-                _us(gpu.launch_95_ns),
-                NOTHING if gpu.queue_median is None else TableCell(f"{gpu.queue_median:g}"),
-                NOTHING if gpu.queue_largest is None else TableCell(str(gpu.queue_largest)),
+                name,
+                gpu.operations,
+                milliseconds(gpu.wall_ns),
+                milliseconds(gpu.busy_ns),
+                _share(gpu.busy_ns, gpu.wall_ns),
+                milliseconds(gpu.computing_ns),
+                *(communication if gpu.communication_ns else (None,) * 3),
+                cell_of(gpu.launch_median_ns, us_of_ns),
+                cell_of(gpu.launch_95_ns, us_of_ns),
+                cell_of(gpu.queue_median, "{:g}".format),
+                gpu.queue_largest,
             )
         )
     caption = (
         "busy, computing, communication: unions over streams; exposed: communication beside which nothing was "
         "computed; launch: from the call to the start; queue: launched and not yet started, at each launch"
     )
-    return Table("GPUs", (Column("GPU", "left"), *map(Column, titles)), tuple(rows), caption=caption)
+    return Table("GPUs", (Column("GPU", "left"), *right(*titles)), rows, caption=caption)
 
 
 def _idle_table(found: Sequence[Activity], names: Sequence[str]) -> Table:
-    columns = (Column("GPU", "left"), Column("idle ms"), Column("gaps"), *(Column(f"{cause} ms") for cause in CAUSES))
-    rows = []
+    columns = (Column("GPU", "left"), *right("idle ms", "gaps", *(f"{cause} ms" for cause in CAUSES)))
+    rows: list[Row] = []
     for name, gpu in _gpus(found, names):
         idle = sum(gpu.idle_ns.values())
-        rows.append(
-            (
-                TableCell(name),
-                TableCell(milliseconds(idle)),
-                TableCell(str(sum(gpu.gaps.values()))),
-                *(
-                    TableCell(f"{milliseconds(gpu.idle_ns[cause])} ({_share(gpu.idle_ns[cause], idle)})")
-                    if gpu.gaps[cause]
-                    else NOTHING
-                    for cause in CAUSES
-                ),
-            )
+        causes = (
+            f"{milliseconds(gpu.idle_ns[cause])} ({_share(gpu.idle_ns[cause], idle)})" if gpu.gaps[cause] else None
+            for cause in CAUSES
         )
+        rows.append((name, milliseconds(idle), sum(gpu.gaps.values()), *causes))
     caption = (
         "host late: launched after the gap began; synchronisation: and a call waited for the GPU then; dependency, "
         "communication: launched before, and waiting for other work or for a peer; unknown: no launch in the profile"
     )
-    return Table("Idle, by cause", columns, tuple(rows), caption=caption)
+    return Table("Idle, by cause", columns, rows, caption=caption)
 
 
 def _range_table(each: Activity, most: int, said: str) -> Table:
-    titles = ("instances", "host ms", "host us each", "GPU operations", "GPU ms")
-    rows = tuple(
+    rows = (
         (
-            TableCell(row.name),
-            TableCell(str(row.instances)) if row.instances else NOTHING,
-            TableCell(milliseconds(row.host_ns)) if row.instances else NOTHING,
-            TableCell(microseconds(row.host_ns / row.instances / 1e3)) if row.instances else NOTHING,
-            TableCell(str(row.operations)),
-            TableCell(milliseconds(row.gpu_ns)),
+            row.name,
+            row.instances or None,
+            milliseconds(row.host_ns) if row.instances else None,
+            us_of_ns(row.host_ns / row.instances) if row.instances else None,
+            row.operations,
+            milliseconds(row.gpu_ns),
         )
         for row in each.ranges[:most]
     )
+    columns = (Column("range", "left"), *right("instances", "host ms", "host us each", "GPU operations", "GPU ms"))
     caption = "GPU: durations of what was launched in the range, in ranges inside it too"
-    return Table(
-        f"Ranges{said}{_left(len(each.ranges), most)}", (Column("range", "left"), *map(Column, titles)), rows, caption
-    )
+    return Table(f"Ranges{said}{_left(len(each.ranges), most)}", columns, rows, caption)
 
 
 def _api_table(each: Activity, most: int, said: str) -> Table:
     whole = sum(call.total_ns for call in each.api)
-    rows = tuple(
-        (
-            TableCell(call.name),
-            TableCell(_share(call.total_ns, whole)),
-            TableCell(milliseconds(call.total_ns)),
-            TableCell(str(call.calls)),
-            TableCell(microseconds(call.total_ns / max(call.calls, 1) / 1e3)),
-        )
-        for call in each.api[:most]
-    )
-    columns = (Column("call", "left"), *map(Column, ("% of API time", "total ms", "calls", "us each")))
+    rows = []
+    for call in each.api[:most]:
+        total, average = milliseconds(call.total_ns), us_of_ns(call.total_ns / max(call.calls, 1))
+        rows.append((call.name, _share(call.total_ns, whole), total, call.calls, average))
+    columns = (Column("call", "left"), *right("% of API time", "total ms", "calls", "us each"))
     return Table(f"CUDA API{said}{_left(len(each.api), most)}", columns, rows)
 
 
 def _shape_table(each: Activity, most: int, said: str) -> Table:
     titles = ("grid", "block", "registers", "shared bytes", "instances", "total ms", "us each")
-    rows = tuple(
+    rows = (
         (
-            TableCell(short_name(shape.name)),
-            TableCell("x".join(map(str, shape.grid))),
-            TableCell("x".join(map(str, shape.block))),
-            NOTHING if shape.registers is None else TableCell(str(shape.registers)),
-            NOTHING if shape.shared_bytes is None else TableCell(str(shape.shared_bytes)),
-            TableCell(str(shape.instances)),
-            TableCell(milliseconds(shape.total_ns)),
-            TableCell(microseconds(shape.total_ns / shape.instances / 1e3)),
+            short_name(shape.name),
+            "x".join(map(str, shape.grid)),
+            "x".join(map(str, shape.block)),
+            shape.registers,
+            shape.shared_bytes,
+            shape.instances,
+            milliseconds(shape.total_ns),
+            us_of_ns(shape.total_ns / shape.instances),
         )
         for shape in each.shapes[:most]
     )
-    columns = (Column("kernel", "left"), *map(Column, titles))
+    columns = (Column("kernel", "left"), *right(*titles))
     return Table(f"Launch configurations{said}{_left(len(each.shapes), most)}", columns, rows)
 
 
@@ -215,20 +190,16 @@ def _path_table(each: Activity, most: int, said: str) -> Table:
     shown = each.critical if any(row.hidden_ns for row in each.critical) else ()
     rows = tuple(
         (
-            TableCell(row.name),
-            TableCell(row.gpu),
-            TableCell(str(row.instances)),
-            TableCell(milliseconds(row.path_ns)),
-            TableCell(_share(row.path_ns, whole)),
-            TableCell(milliseconds(row.hidden_ns)) if row.hidden_ns else NOTHING,
+            row.name,
+            row.gpu,
+            row.instances,
+            milliseconds(row.path_ns),
+            _share(row.path_ns, whole),
+            milliseconds(row.hidden_ns) if row.hidden_ns else None,
         )
         for row in shown[:most]
     )
-    columns = (
-        Column("operation", "left"),
-        Column("GPU", "left"),
-        *map(Column, ("count", "on the path ms", "% of it", "hidden ms")),
-    )
+    columns = (*left("operation", "GPU"), *right("count", "on the path ms", "% of it", "hidden ms"))
     caption = (
         "the likeliest chain from the last operation back to the first, across streams; hidden: beside it, so that a "
         "faster one would save nothing"
@@ -239,15 +210,15 @@ def _path_table(each: Activity, most: int, said: str) -> Table:
 def _memory_table(each: Activity, said: str) -> Table:
     rows = tuple(
         (
-            TableCell(str(row.device)),
-            TableCell(f"{row.peak_bytes / 2**20:.1f}"),
-            TableCell(milliseconds(row.peak_at_ns)),
-            TableCell(f"{row.last_bytes / 2**20:.1f}"),
-            NOTHING if row.reserved_bytes is None else TableCell(f"{row.reserved_bytes / 2**20:.1f}"),
+            row.device,
+            f"{row.peak_bytes / 2**20:.1f}",
+            milliseconds(row.peak_at_ns),
+            f"{row.last_bytes / 2**20:.1f}",
+            None if row.reserved_bytes is None else f"{row.reserved_bytes / 2**20:.1f}",
         )
         for row in each.memory
     )
-    columns = (Column("GPU", "left"), *map(Column, ("most MiB", "at ms", "last MiB", "reserved MiB")))
+    columns = (Column("GPU", "left"), *right("most MiB", "at ms", "last MiB", "reserved MiB"))
     return Table(f"Memory{said}", columns, rows, "of the framework's allocator; at: from the first operation")
 
 
@@ -257,7 +228,3 @@ def _left(count: int, most: int) -> str:
 
 def _share(part: float, whole: float) -> str:
     return f"{part / whole:.1%}" if whole else "-"
-
-
-def _us(nanoseconds: float | None) -> TableCell:
-    return NOTHING if nanoseconds is None else TableCell(microseconds(nanoseconds / 1e3))

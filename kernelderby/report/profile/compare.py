@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from kernelderby.profile.compare.difference import Comparison, Difference, StepComparison
 from kernelderby.report.answer import Answer
 from kernelderby.report.frame import frame
-from kernelderby.report.model import NOTHING, Column, Emphasis, Report, Table, TableCell
-from kernelderby.report.numbers import microseconds, milliseconds
+from kernelderby.report.model import Column, Emphasis, Report, Row, Table, TableCell, cell_of, left, right
+from kernelderby.report.numbers import milliseconds, us_of_ns
+from kernelderby.report.profile.ranks import profile_names
 from kernelderby.store.counts import counted
 
 MOST = 40  # rows; a profile has hundreds of kernels, and the table is sorted
@@ -23,7 +25,18 @@ def compare_answer(found: Comparison, most: int = MOST) -> Answer[Comparison]:
         lambda: {"comparison": _data(found)},
         lambda: [compare_report(found, most)],
         lambda: (frame("changes", _data(found)["changes"]), frame("steps", _step_rows(_data(found)))),
+        draw=lambda path: _draw(found, most, path),
     )
+
+
+def _draw(found: Comparison, most: int, path: Path) -> None:
+    from kernelderby.report.plot import differences
+
+    before, after = profile_names([found.before, found.after])
+    is_whole = found.unit == "profile"
+    changes = {each.name: each.change_ns / (1e6 if is_whole else 1e3) for each in found.changes[: min(most, 25)]}
+    unit = "ms" if is_whole else f"us of one {found.unit}"
+    differences(changes, path, unit=unit, title=f"Change from {before} to {after}")
 
 
 def _step_rows(data: dict[str, Any]) -> list[dict[str, Any]]:
@@ -72,18 +85,16 @@ def _step_table(steps: StepComparison) -> Table:
     """One kind of step: mean times, and whether a test tells them apart."""
     columns = (
         Column("a step, mean", "left"),
-        Column("A us"),
-        Column("B us"),
-        Column("B over A"),
+        *right("A us", "B us", "B over A"),
         Column("what happened", "left"),
         Column("chance"),
     )
     rows = tuple(
         (
-            TableCell(row.name),
+            row.name,
             _time(row.before_ns, True),
             _time(row.after_ns, True),
-            NOTHING if row.ratio is None else TableCell(f"{row.ratio:.3f}", _emphasis(row)),
+            None if row.ratio is None else TableCell(f"{row.ratio:.3f}", _emphasis(row)),
             TableCell(_RISEN.get(row.verdict, row.verdict), _emphasis(row)),
             _chance(row.chance),
         )
@@ -115,17 +126,10 @@ def _change_table(comparison: Comparison, most: int) -> Table:
     by_launch = comparison.by == "kernel"
     unit = "us" if short else "ms"
     columns = (
-        Column(comparison.by, "left"),
-        Column("what happened", "left"),
-        Column(f"change {unit}"),
-        Column("% of the change"),
-        Column("launches A"),
-        Column("launches B"),
-        *((Column("us a launch A"), Column("us a launch B")) if by_launch else ()),
-        Column("B over A"),
-        Column("chance"),
-        Column(f"A {unit}"),
-        Column(f"B {unit}"),
+        *left(comparison.by, "what happened"),
+        *right(f"change {unit}", "% of the change", "launches A", "launches B"),
+        *(right("us a launch A", "us a launch B") if by_launch else ()),
+        *right("B over A", "chance", f"A {unit}", f"B {unit}"),
     )
     rows = [_line(change, short, by_launch) for change in comparison.changes[:most]]
     rows.append(_total(comparison, short, by_launch))
@@ -137,7 +141,7 @@ def _change_table(comparison: Comparison, most: int) -> Table:
         "length of the profile; chance: how often the times would differ so by chance, corrected for the number of "
         "rows, below 0.01 they do; not tested: fewer than five times. * half of the change or more"
     )
-    return Table(what, columns, tuple(rows), caption=caption)
+    return Table(what, columns, rows, caption=caption)
 
 
 def _facts(comparison: Comparison) -> tuple[str, ...]:
@@ -149,14 +153,11 @@ def _facts(comparison: Comparison) -> tuple[str, ...]:
     first = [f"NOT COMPARABLE: {comparison.not_comparable}"] if comparison.not_comparable else []
     first += [f"WARNING: {said}" for said in comparison.said_first]
     by = [f"steps of {letter} by {how}" for letter, how in zip("AB", comparison.steps_by, strict=True) if how]
+    before = side("A", comparison.before_gpu, comparison.before_invocations)
+    after = side("B", comparison.after_gpu, comparison.after_invocations)
     return (
         *first,
-        " · ".join(
-            (
-                side("A", comparison.before_gpu, comparison.before_invocations),
-                side("B", comparison.after_gpu, comparison.after_invocations),
-            )
-        ),
+        " · ".join((before, after)),
         *((" · ".join(by),) if by else ()),
         *_gist(comparison),
     )
@@ -165,7 +166,7 @@ def _facts(comparison: Comparison) -> tuple[str, ...]:
 def _gist(comparison: Comparison) -> tuple[str, ...]:
     """What a reader wants first: 541.1 became 494.1 ms (-8.7%); unchanged 24, within chance 2, sped up 1."""
     short = _per_run(comparison)
-    before, after = (_time(each, short).text for each in (comparison.before_ns, comparison.after_ns))
+    before, after = (_time(each, short) for each in (comparison.before_ns, comparison.after_ns))
     unit = f"us {'a' if comparison.unit == 'step' else 'an'} {comparison.unit}" if short else "ms"
     ratio = f" ({comparison.ratio - 1:+.1%})" if comparison.ratio is not None and not comparison.not_comparable else ""
     verdicts = Counter(change.verdict for change in comparison.changes)
@@ -174,68 +175,49 @@ def _gist(comparison: Comparison) -> tuple[str, ...]:
     return (f"{what}{before} became {after} {unit}{ratio}; by {comparison.by}: {said}",) if said else ()
 
 
-def _line(change: Difference, short: bool, by_launch: bool) -> tuple[TableCell, ...]:
+def _line(change: Difference, short: bool, by_launch: bool) -> Row:
     emphasis: Emphasis = ""
     if change.verdict in ("sped up", "vanished") and (change.share_of_change or 0) >= 0.5:
         emphasis = "best"
     if change.verdict in ("slowed down", "appeared"):
         emphasis = "bad"
     faster = change.launch_ratio if by_launch else change.ratio
-    ratio = TableCell(f"{faster:.3f}", emphasis) if faster is not None else NOTHING
-    share = NOTHING if change.share_of_change is None else TableCell(f"{100 * change.share_of_change:+.1f}")
     what = ", ".join(filter(None, (change.verdict, change.launches, "possibly renamed" if change.possible else "")))
+    launches = (cell_of(each, us_of_ns) for each in (change.before_launch_ns, change.after_launch_ns))
     return (
-        TableCell(change.name),
+        change.name,
         TableCell(what, emphasis),
-        TableCell(_signed(change.change_ns, short)),
-        share,
-        _count(change.before_instances),
-        _count(change.after_instances),
-        *((_launch(change.before_launch_ns), _launch(change.after_launch_ns)) if by_launch else ()),
-        ratio,
+        _signed(change.change_ns, short),
+        None if change.share_of_change is None else f"{100 * change.share_of_change:+.1f}",
+        change.before_instances or None,
+        change.after_instances or None,
+        *(launches if by_launch else ()),
+        None if faster is None else TableCell(f"{faster:.3f}", emphasis),
         _chance(change.chance),
         _time(change.before_ns, short),
         _time(change.after_ns, short),
     )
 
 
-def _total(comparison: Comparison, short: bool, by_launch: bool) -> tuple[TableCell, ...]:
+def _total(comparison: Comparison, short: bool, by_launch: bool) -> Row:
     change = comparison.after_ns - comparison.before_ns
     known = comparison.ratio is not None and not by_launch and not comparison.not_comparable
-    ratio = TableCell(f"{comparison.ratio:.3f}") if known else NOTHING
-    return (
-        TableCell("all"),
-        TableCell(""),
-        TableCell(_signed(change, short)),
-        TableCell("100.0") if change else NOTHING,
-        NOTHING,
-        NOTHING,
-        *((NOTHING, NOTHING) if by_launch else ()),
-        ratio,
-        NOTHING,
-        _time(comparison.before_ns, short),
-        _time(comparison.after_ns, short),
-    )
+    ratio = f"{comparison.ratio:.3f}" if known else None
+    launches = (None,) * (4 if by_launch else 2)
+    times = (_time(comparison.before_ns, short), _time(comparison.after_ns, short))
+    return ("all", "", _signed(change, short), "100.0" if change else None, *launches, ratio, None, *times)
 
 
-def _launch(nanoseconds: float | None) -> TableCell:
-    return NOTHING if nanoseconds is None else TableCell(microseconds(nanoseconds / 1e3))
+def _chance(value: float | None) -> str | None:
+    return None if value is None else "<0.001" if value < 0.001 else f"{value:.3f}"
 
 
-def _chance(value: float | None) -> TableCell:
-    return NOTHING if value is None else TableCell("<0.001" if value < 0.001 else f"{value:.3f}")
-
-
-def _count(instances: int) -> TableCell:
-    return TableCell(str(instances)) if instances else NOTHING
-
-
-def _time(nanoseconds: float | None, short: bool) -> TableCell:
+def _time(nanoseconds: float | None, short: bool) -> str | None:
     if nanoseconds is None:
-        return NOTHING
-    return TableCell(microseconds(nanoseconds / 1e3) if short else milliseconds(nanoseconds))
+        return None
+    return us_of_ns(nanoseconds) if short else milliseconds(nanoseconds)
 
 
 def _signed(nanoseconds: float, short: bool) -> str:
-    text = microseconds(abs(nanoseconds) / 1e3) if short else milliseconds(abs(nanoseconds))
-    return f"+{text}" if nanoseconds > 0 else f"-{text}" if nanoseconds < 0 else text
+    sign = "+" if nanoseconds > 0 else "-" if nanoseconds < 0 else ""
+    return f"{sign}{_time(abs(nanoseconds), short)}"

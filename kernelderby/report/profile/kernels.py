@@ -1,23 +1,23 @@
-"""A KernelTable and its findings as tables: what to act on, every kernel, totals by library, role, architecture."""
+"""A KernelTable and its findings as tables: findings, every kernel, totals by library, role, architecture."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from kernelderby.profile.kernels.findings import Finding, Severity
 from kernelderby.profile.kernels.summary import KernelRow, KernelTable, Total
 from kernelderby.report.answer import Answer
 from kernelderby.report.frame import Frame, frame
-from kernelderby.report.model import NOTHING, Column, Emphasis, Report, Table, TableCell
-from kernelderby.report.numbers import microseconds, milliseconds
+from kernelderby.report.model import Column, Emphasis, Report, Row, Table, TableCell, cell_of, left, right
+from kernelderby.report.numbers import milliseconds, us_of_ns
 from kernelderby.report.profile.ranks import profile_names, rank_rows, ranks_report
 from kernelderby.store.counts import counted
 
 GUESS = "?"
 LARGEST = 4  # roles that the line under the title names
-_SPREAD = ("median us", "min us", "max us", "StdDev us")
 _EMPHASIS: dict[Severity, Emphasis] = {Severity.HIGH: "bad", Severity.MEDIUM: "", Severity.LOW: "muted"}
 
 
@@ -30,8 +30,9 @@ class KernelsOf:
     notes: tuple[str, ...]
 
 
-def kernels_answer(found: Sequence[KernelsOf], top: int | None = None) -> Answer[tuple[KernelsOf, ...]]:
-    """Frames: kernels, memory, totals by library, role, dtype and architecture, findings. top: see kernels_report."""
+def kernels_answer(found: Sequence[KernelsOf], top: int | None = None, bars: int = 20) -> Answer[tuple[KernelsOf, ...]]:
+    """Frames: kernels, memory, totals by library, role, dtype and architecture, findings. top: see kernels_report.
+    bars: of the picture."""
     found = tuple(found)
     return Answer(
         found,
@@ -41,7 +42,25 @@ def kernels_answer(found: Sequence[KernelsOf], top: int | None = None) -> Answer
             *(kernels_report(each.table, each.findings, top=top, notes=each.notes) for each in found),
         ],
         lambda: _frames(found),
+        draw=lambda path: _draw([each.table for each in found], path, bars),
     )
+
+
+def _draw(tables: list[KernelTable], path: Path, most: int) -> None:
+    """Bars of one profile's kernels; of several, stacked roles."""
+    from kernelderby.report import plot
+
+    if len(tables) > 1:
+        roles = {table.path.name: {total.key: total.total_ns / 1e6 for total in table.by_role} for table in tables}
+        plot.stacked_bars(roles, path, title="Kernel time by role", unit="ms", as_share=True, rest=("unknown",))
+        return
+    [table] = tables
+    first, rest = table.top(most)
+    values = {row.short_name: row.total_ns / 1e6 for row in first}
+    groups = {row.short_name: row.library for row in first}
+    if rest:
+        values[rest.key], groups[rest.key] = rest.total_ns / 1e6, "the rest"
+    plot.bars(values, path, title=f"Kernels of {table.path.name}", unit="ms", total=table.total_ns / 1e6, groups=groups)
 
 
 def _data(each: KernelsOf) -> dict[str, Any]:
@@ -57,24 +76,18 @@ def _data(each: KernelsOf) -> dict[str, Any]:
 
 
 def _frames(found: Sequence[KernelsOf]) -> tuple[Frame, ...]:
-    tables = {
-        "kernels": "rows",
-        "memory": "memory",
-        "library": "by_library",
-        "role": "by_role",
-        "dtype": "by_dtype",
-        "architecture": "by_architecture",
-    }
-    frames = [
-        frame(
-            name, ({"profile": each.table.path} | asdict(row) for each in found for row in getattr(each.table, field))
-        )
-        for name, field in tables.items()
-    ]
+    def rows(own: Callable[[KernelsOf], Sequence[Any]]) -> Iterator[dict[str, Any]]:
+        return ({"profile": each.table.path} | asdict(row) for each in found for row in own(each))
+
     return (
-        *frames,
+        frame("kernels", rows(lambda each: each.table.rows)),
+        frame("memory", rows(lambda each: each.table.memory)),
+        frame("library", rows(lambda each: each.table.by_library)),
+        frame("role", rows(lambda each: each.table.by_role)),
+        frame("dtype", rows(lambda each: each.table.by_dtype)),
+        frame("architecture", rows(lambda each: each.table.by_architecture)),
         frame("ranks", _rank_frame([each.table for each in found])),
-        frame("findings", ({"profile": each.table.path} | asdict(one) for each in found for one in each.findings)),
+        frame("findings", rows(lambda each: each.findings)),
     )
 
 
@@ -90,29 +103,23 @@ def _rank_frame(tables: Sequence[KernelTable]) -> list[dict[str, Any]]:
 
 
 def kernels_report(
-    table: KernelTable,
-    found: Sequence[Finding],
-    *,
-    top: int | None = None,
-    full_names: bool = False,
-    notes: Sequence[str] = (),
+    table: KernelTable, found: Sequence[Finding], *, top: int | None = None, notes: Sequence[str] = ()
 ) -> Report:
-    """top: how many kernels get a row, the rest is summed (None: all). full_names: as the profile has them."""
-    tables = [_kernel_table(table, top, full_names)]
-    if table.memory:
-        tables.append(_memory_table(table))
-    tables += [
+    """top: how many kernels get a row, the rest is summed (None: all)."""
+    tables = [
+        _kernel_table(table, top),
+        _memory_table(table),
         _totals("library", table.by_library, table),
         _totals("role", table.by_role, table),
         _totals("architecture in the name", table.by_architecture, table),
+        _finding_table(found),
     ]
-    if found:
-        tables.append(_finding_table(found))
+    advice = {one.kind: one.advice for one in reversed(found)}  # the first of each kind: it holds for the others
     return Report(
-        title=f"Kernels of {table.path}",
-        facts=_facts(table),
-        tables=tuple(each for each in tables if each.rows),
-        notes=(*table.warnings, *notes, *(f"{each.kind}: {each.advice}" for each in _once(found))),
+        f"Kernels of {table.path}",
+        _facts(table),
+        tuple(each for each in tables if each.rows),
+        (*table.warnings, *notes, *(f"{kind}: {said}" for kind, said in reversed(advice.items()))),
     )
 
 
@@ -122,7 +129,6 @@ def _facts(table: KernelTable) -> tuple[str, ...]:
     parts = [table.form, table.gpu or "GPU not named", counts]
     if table.memory:
         parts.append(f"copies and memsets {_ms(table.memory_ns)} ms")
-    lines = [" · ".join(parts)]
     unknown, guessed = table.unknown, table.guessed
     known = "every kernel is known" if table.rows else "no kernels in it"
     if unknown.names:
@@ -132,7 +138,7 @@ def _facts(table: KernelTable) -> tuple[str, ...]:
         known += f"; role unknown: {_kernels(role.names)}, {role.share:.1%}"
     if guessed.names:
         known += f"; library guessed: {_kernels(guessed.names)}, {guessed.share:.1%}"
-    return (*lines, *_shares(table), known)
+    return (" · ".join(parts), *_shares(table), known)
 
 
 def _shares(table: KernelTable) -> tuple[str, ...]:
@@ -144,63 +150,49 @@ def _shares(table: KernelTable) -> tuple[str, ...]:
     return (f"time goes to {said}" + (f", {rest} more" if rest > 0 else ""),)
 
 
-def _kernel_table(table: KernelTable, top: int | None, full_names: bool) -> Table:
+def _kernel_table(table: KernelTable, top: int | None) -> Table:
     columns = (
         Column("kernel", "left"),
-        Column("% of time"),
-        Column("total ms"),
-        Column("instances"),
-        Column("avg us"),
-        Column("role", "left"),
-        Column("library", "left"),
-        Column("dtype", "left"),
-        Column("arch", "left"),
-        *(Column(title) for title in _SPREAD),
+        *right("% of time", "total ms", "instances", "avg us"),
+        *left("role", "library", "dtype", "arch"),
+        *right("median us", "min us", "max us", "StdDev us"),
         Column("source file", "left", is_optional=True),
     )
     first, rest = table.top(top)
-    rows = [_kernel_row(row, full_names) for row in first]
-    if rest:
-        rows.append((TableCell(rest.key, "muted"), *_numbers(rest), *(NOTHING,) * 10))
+    rows = [_kernel_row(row) for row in first]
+    rows += [(TableCell(rest.key, "muted"), *_numbers(rest), *((None,) * 10))] if rest else []
     caption = f"% of the time of all kernels; dtype: the narrowest that the name mentions; {GUESS} a guess"
-    return Table("Kernels", columns, tuple(rows), caption=caption)
+    return Table("Kernels", columns, rows, caption=caption)
 
 
-def _kernel_row(row: KernelRow, full_names: bool) -> tuple[TableCell, ...]:
+def _kernel_row(row: KernelRow) -> Row:
     known = row.attribution
     library = TableCell(known.library + GUESS * known.is_guess, "muted" if known.is_guess else "")
     return (
-        TableCell(row.name if full_names else row.short_name),
-        TableCell(f"{row.share:.1%}"),
-        TableCell(_ms(row.total_ns)),
-        TableCell(str(row.instances)),
-        TableCell(microseconds(row.average_ns / 1e3)),
-        TableCell(known.role.value),
+        row.short_name,
+        f"{row.share:.1%}",
+        _ms(row.total_ns),
+        row.instances,
+        us_of_ns(row.average_ns),
+        known.role.value,
         library,
-        _or_nothing(known.dtype),
-        _or_nothing(known.architecture),
-        *(_us(value) for value in (row.median_ns, row.min_ns, row.max_ns, row.stddev_ns)),
-        _or_nothing(known.source_file),
+        known.dtype or None,
+        known.architecture or None,
+        *(cell_of(value, us_of_ns) for value in (row.median_ns, row.min_ns, row.max_ns, row.stddev_ns)),
+        known.source_file or None,
     )
 
 
 def _memory_table(table: KernelTable) -> Table:
-    columns = (
-        Column("operation", "left"),
-        Column("total ms"),
-        Column("instances"),
-        Column("avg us"),
-        Column("MB"),
-        Column("GB/s"),
-    )
+    columns = (Column("operation", "left"), *right("total ms", "instances", "avg us", "MB", "GB/s"))
     rows = tuple(
         (
-            TableCell(row.name),
-            TableCell(_ms(row.total_ns)),
-            TableCell(str(row.instances)),
-            TableCell(microseconds(row.average_ns / 1e3)),
-            TableCell(f"{row.bytes / 1e6:.1f}") if row.bytes else NOTHING,
-            TableCell(f"{row.bytes / row.total_ns:.1f}") if row.bytes and row.total_ns else NOTHING,
+            row.name,
+            _ms(row.total_ns),
+            row.instances,
+            us_of_ns(row.average_ns),
+            f"{row.bytes / 1e6:.1f}" if row.bytes else None,
+            f"{row.bytes / row.total_ns:.1f}" if row.bytes and row.total_ns else None,
         )
         for row in table.memory
     )
@@ -208,33 +200,18 @@ def _memory_table(table: KernelTable) -> Table:
 
 
 def _totals(title: str, totals: Sequence[Total], table: KernelTable) -> Table:
-    columns = (Column(title, "left"), Column("% of time"), Column("total ms"), Column("instances"), Column("kernels"))
-    rows = [(TableCell(total.key), *_numbers(total), TableCell(str(total.names))) for total in totals]
-    whole = Total(
-        "all kernels",
-        float(bool(totals)),
-        table.total_ns,
-        sum(total.instances for total in totals),
-        sum(total.names for total in totals),
-    )
-    rows.append((TableCell(whole.key, "muted"), *_numbers(whole), TableCell(str(whole.names))))
-    return Table(f"By {title}", columns, tuple(rows))
+    columns = (Column(title, "left"), *right("% of time", "total ms", "instances", "kernels"))
+    counts = sum(total.instances for total in totals), sum(total.names for total in totals)
+    whole = Total("all kernels", float(bool(totals)), table.total_ns, *counts)
+    rows: list[Row] = [(total.key, *_numbers(total), total.names) for total in totals]
+    rows.append((TableCell(whole.key, "muted"), *_numbers(whole), whole.names))
+    return Table(f"By {title}", columns, rows)
 
 
 def _finding_table(found: Sequence[Finding]) -> Table:
-    columns = (
-        Column("finding", "left"),
-        Column("severity", "left"),
-        Column("what", "left"),
-        Column("evidence", "left"),
-    )
+    columns = left("finding", "severity", "what", "evidence")
     rows = tuple(
-        (
-            TableCell(each.kind, _EMPHASIS[each.severity]),
-            TableCell(each.severity.value),
-            TableCell(each.what),
-            TableCell(_evidence(each)),
-        )
+        (TableCell(each.kind, _EMPHASIS[each.severity]), each.severity.value, each.what, _evidence(each))
         for each in found
     )
     return Table("Findings", columns, rows, caption="the advice for each kind stands below", key_columns=2)
@@ -250,13 +227,8 @@ def _figure(value: float) -> str:
     return str(value) if isinstance(value, int) else f"{value:.1f}" if abs(value) >= 10 else f"{value:.3g}"
 
 
-def _once(found: Sequence[Finding]) -> list[Finding]:
-    """The first finding of each kind: its advice holds for the others."""
-    return list({each.kind: each for each in reversed(found)}.values())[::-1]
-
-
-def _numbers(total: Total) -> tuple[TableCell, ...]:
-    return TableCell(f"{total.share:.1%}"), TableCell(_ms(total.total_ns)), TableCell(str(total.instances))
+def _numbers(total: Total) -> Row:
+    return f"{total.share:.1%}", _ms(total.total_ns), total.instances
 
 
 def _kernels(count: int) -> str:
@@ -265,11 +237,3 @@ def _kernels(count: int) -> str:
 
 def _ms(nanoseconds: float) -> str:
     return milliseconds(nanoseconds, fine_below=100)
-
-
-def _us(nanoseconds: float | None) -> TableCell:
-    return NOTHING if nanoseconds is None else TableCell(microseconds(nanoseconds / 1e3))
-
-
-def _or_nothing(text: str | None) -> TableCell:
-    return TableCell(text) if text else NOTHING

@@ -1,8 +1,9 @@
-"""A layer table as a report: kernels with sums by group and layer, all layers, modules, and what no module explains."""
+"""A layer table as a report: kernels with sums by group and layer, all layers, modules, and unattributed time."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from kernelderby.profile.layers.map import Line
@@ -10,8 +11,7 @@ from kernelderby.profile.layers.sums import LayerColumn, group_layers
 from kernelderby.profile.layers.table import LayerRatio, LayerTable
 from kernelderby.report.answer import Answer
 from kernelderby.report.frame import Frame, frame
-from kernelderby.report.model import NOTHING, Report, Table, TableCell
-from kernelderby.report.model import Column as Heading
+from kernelderby.report.model import Column, Report, Row, Table, TableCell, cell_of, left, right
 from kernelderby.report.numbers import factor
 from kernelderby.store.counts import counted
 
@@ -22,7 +22,21 @@ SHOWN = 12  # names of unattributed kernels; the rest is one row
 
 def layers_answer(table: LayerTable) -> Answer[LayerTable]:
     """Frames: kernels, modules, groups (one row a column of the table and line), leftovers."""
-    return Answer(table, table.as_data, lambda: [layers_report(table)], lambda: _frames(table.as_data()["columns"]))
+    return Answer(
+        table,
+        table.as_data,
+        lambda: [layers_report(table)],
+        lambda: _frames(table.as_data()["columns"]),
+        draw=lambda path: _draw(table, path),
+    )
+
+
+def _draw(table: LayerTable, path: Path) -> None:
+    from kernelderby.report.plot import stacked_bars
+
+    bars, rest = layer_bars(table)
+    model = table.layer_map.title if table.layer_map else "one layer"
+    stacked_bars(bars, path, title=f"{model}: us a layer, overlapped time once", unit="us", rest=rest)
 
 
 def _frames(columns: Sequence[dict[str, Any]]) -> tuple[Frame, ...]:
@@ -91,37 +105,31 @@ def _fact(column: LayerColumn) -> str:
 
 
 def _kernels(table: LayerTable) -> Table:
-    rows = []
+    columns, rows = table.columns, list[Row]()
     for group in table.groups:
         lines = table.of((group,))
-        rows += [
-            _row(table, (*line[:2], _kernel(table, line)), [column.lines.get(line) for column in table.columns], [line])
-            for line in lines
-        ]
-        times = [column.groups.get(group) for column in table.columns]
-        rows.append(_row(table, (group, "sum", ""), times, lines, (group,), counted=True))
-    usual = table.usual()
-    if any(column.overlapped_us > 0 for column in table.columns):
-        hidden = [-column.overlapped_us if column.overlapped_us else None for column in table.columns]
+        for line in lines:
+            times = [column.lines.get(line) for column in columns]
+            rows.append(_row(table, (*line[:2], _kernel(table, line)), times, [line]))
+        sums = [column.groups.get(group) for column in columns]
+        rows.append(_row(table, (group, "sum", ""), sums, lines, (group,), counted=True))
+    if any(column.overlapped_us > 0 for column in columns):
+        hidden = [-column.overlapped_us if column.overlapped_us else None for column in columns]
         rows.append(_row(table, ("layer", "overlapped, counted once", ""), hidden, ()))
-    if any(column.inseparable for column in table.columns):
-        shared = [sum(one.layer_us for one in column.inseparable) or None for column in table.columns]
+    if any(column.inseparable for column in columns):
+        shared = [sum(one.layer_us for one in column.inseparable) or None for column in columns]
         rows.append(_row(table, ("layer", "in several groups", ""), shared, ()))
-    rows.append(
-        _row(table, ("layer", "sum", ""), [column.layer_us for column in table.columns], usual, "layer", counted=True)
-    )
+    whole = [column.layer_us for column in columns]
+    rows.append(_row(table, ("layer", "sum", ""), whole, table.usual(), "layer", counted=True))
     headings = (
-        Heading("group", "left"),
-        Heading("module", "left"),
-        Heading("kernel", "left"),
-        *_headings(table, "us"),
-        *(Heading(f"{column.title} / {table.columns[0].title}") for column in table.columns[1:]),
+        *left("group", "module", "kernel"),
+        *right(*(f"{column.title} us" for column in columns), *_ratio_titles(table)),
     )
-    return Table("One layer: group, module, kernel (us)", headings, tuple(rows), _caption(table), key_columns=3)
+    return Table("One layer: group, module, kernel (us)", headings, rows, _caption(table), key_columns=3)
 
 
-def _headings(table: LayerTable, unit: str) -> list[Heading]:
-    return [Heading(f"{column.title} {unit}") for column in table.columns]
+def _ratio_titles(table: LayerTable) -> list[str]:
+    return [f"{column.title} / {table.columns[0].title}" for column in table.columns[1:]]
 
 
 def _kernel(table: LayerTable, line: tuple[str, str, str]) -> str:
@@ -138,26 +146,27 @@ def _row(
     total: str | tuple[str, ...] | None = None,
     *,
     counted: bool = False,
-) -> tuple[TableCell, ...]:
-    cells = [TableCell(key) for key in keys]
+) -> Row:
+    cells: list[TableCell | None] = []
     for column, time in zip(table.columns, times, strict=True):
-        had, of = table.coverage(column, lines)
-        if time is None or (counted and not time):
-            cells.append(NOTHING)
-        elif counted and not column.complete and had < of:
-            cells.append(TableCell(f"{time:.1f} ({had} of {of})", "muted"))
-        else:
-            cells.append(TableCell(f"{time:.1f}"))
-    return (*cells, *(_against(table.compare(column, lines, total)) for column in table.columns[1:]))
+        is_told = time is not None and (time or not counted)
+        cells.append(_time(table, column, lines if counted else (), f"{time:.1f}") if is_told else None)
+    return (*keys, *cells, *(_against(table.compare(column, lines, total)) for column in table.columns[1:]))
 
 
-def _against(comparison: LayerRatio | None) -> TableCell:
+def _time(table: LayerTable, column: LayerColumn, lines: Sequence[Line], text: str) -> TableCell:
+    """With the number of kernels that it is of, where some of them have no time."""
+    had, of = table.coverage(column, lines)
+    if lines and not column.complete and had < of:
+        return TableCell(f"{text} ({had} of {of})", "muted")
+    return TableCell(text)
+
+
+def _against(comparison: LayerRatio | None) -> TableCell | None:
     if comparison is None:
-        return NOTHING
-    return TableCell(
-        f"{factor(comparison.ratio)} {PARTIAL}" if comparison.is_partial else factor(comparison.ratio),
-        "muted" if comparison.is_partial else "",
-    )
+        return None
+    mark = f" {PARTIAL}" if comparison.is_partial else ""
+    return TableCell(factor(comparison.ratio) + mark, "muted" if mark else "")
 
 
 def _caption(table: LayerTable) -> str:
@@ -176,21 +185,19 @@ def _caption(table: LayerTable) -> str:
 def _modules(table: LayerTable) -> Table:
     rows = []
     for module in table.modules:
-        cells = [TableCell(module[0]), TableCell(module[1])]
+        cells: list[TableCell | str | None] = [*module]
         for column in table.columns:
             time = column.modules.get(module)
             whole = column.complete or len(column.lines) == table.coverage(column, table.lines)[1]
-            cells.append(NOTHING if time is None else TableCell(f"{time:.1f}"))
             known = time is not None and whole and column.layer_us and _usual(table, module[0])
-            cells.append(TableCell(f"{(time or 0.0) / column.layer_us:.1%}") if known else NOTHING)
+            share = f"{(time or 0.0) / column.layer_us:.1%}" if known else None
+            cells += [cell_of(time, "{:.1f}".format), share]
         cells += [_against(table.compare(column, table.of(module), module)) for column in table.columns[1:]]
-        rows.append(tuple(cells))
-    headings = [Heading("group", "left"), Heading("module", "left")]
-    for column in table.columns:
-        headings += [Heading(f"{column.title} us"), Heading(f"{column.title} of layer")]
-    headings += [Heading(f"{column.title} / {table.columns[0].title}") for column in table.columns[1:]]
+        rows.append(cells)
+    titles = [f"{column.title} {what}" for column in table.columns for what in ("us", "of layer")]
+    headings = (*left("group", "module"), *right(*titles, *_ratio_titles(table)))
     caption = "of layer: overlapped modules count in full here, so shares may add up to more than 100 %"
-    return Table("Modules of a layer", tuple(headings), tuple(rows), caption, key_columns=2)
+    return Table("Modules of a layer", headings, rows, caption, key_columns=2)
 
 
 def _usual(table: LayerTable, group: str) -> bool:
@@ -199,46 +206,34 @@ def _usual(table: LayerTable, group: str) -> bool:
 
 def _model(table: LayerTable) -> Table:
     """All layers of one forward pass, and what the source says of the whole: ms."""
-    rows = []
+    columns, rows = table.columns, list[Row]()
     for group in table.groups:
         layers = group_layers(table.layer_map, group, table.layers)
-        times = [_of_pass(column, group, layers) for column in table.columns]
+        times = [_of_pass(column, group, layers) for column in columns]
         rows.append(_milliseconds(table, f"{group}, {counted(layers, 'layer')}", times, table.of((group,))))
-    rows.append(
-        _milliseconds(
-            table,
-            f"{counted(table.layers, 'layer')}, overlap counted once",
-            [column.model_us for column in table.columns],
-            table.lines,
-        )
-    )
-    for what in dict.fromkeys(one.what for column in table.columns for one in column.printed if one.group is None):
-        printed = [next((one for one in column.printed if one.what == what), None) for column in table.columns]
+    whole = f"{counted(table.layers, 'layer')}, overlap counted once"
+    rows.append(_milliseconds(table, whole, [column.model_us for column in columns], table.lines))
+    for what in dict.fromkeys(one.what for column in columns for one in column.printed if one.group is None):
+        printed = [next((one for one in column.printed if one.what == what), None) for column in columns]
         rows.append(_milliseconds(table, f"printed: {what}", [one.printed_us if one else None for one in printed]))
-        covered = [
-            TableCell(f"{one.computed_us / one.printed_us:.1%}") if one and one.computed_us is not None else NOTHING
+        covered = (
+            f"{one.computed_us / one.printed_us:.1%}" if one and one.computed_us is not None else None
             for one in printed
-        ]
-        rows.append((TableCell(f"modules' share of {what}"), *covered))
-    if any(column.passes for column in table.columns):
-        for what, value in (
-            ("unattributed", lambda column: column.unattributed_us),
-            ("idle", _idle),
-            ("wall span", lambda column: column.wall_us),
+        )
+        rows.append((f"modules' share of {what}", *covered))
+    if any(column.passes for column in columns):
+        for what, times in (
+            ("unattributed", [column.unattributed_us for column in columns]),
+            ("idle", list(map(_idle, columns))),
+            ("wall span", [column.wall_us for column in columns]),
         ):
-            times = [value(column) for column in table.columns]
-            rows.append(
-                _milliseconds(
-                    table,
-                    what,
-                    [
-                        time / column.passes if time is not None and column.passes else None
-                        for column, time in zip(table.columns, times, strict=True)
-                    ],
-                )
-            )
-    headings = (Heading("one forward pass", "left"), *_headings(table, "ms"))
-    return Table("All layers", headings, tuple(rows), "layers: how many of the model's layers have the group")
+            each_pass = [
+                time / column.passes if time is not None and column.passes else None
+                for column, time in zip(columns, times, strict=True)
+            ]
+            rows.append(_milliseconds(table, what, each_pass))
+    headings = (Column("one forward pass", "left"), *right(*(f"{column.title} ms" for column in columns)))
+    return Table("All layers", headings, rows, "layers: how many of the model's layers have the group")
 
 
 def _of_pass(column: LayerColumn, group: str, layers: int) -> float | None:
@@ -252,74 +247,51 @@ def _idle(column: LayerColumn) -> float | None:
     return None if column.wall_us is None or column.busy_us is None else max(0.0, column.wall_us - column.busy_us)
 
 
-def _milliseconds(
-    table: LayerTable, what: str, times: Sequence[float | None], lines: Sequence[Line] = ()
-) -> tuple[TableCell, ...]:
-    cells = [TableCell(what)]
-    for column, time in zip(table.columns, times, strict=True):
-        had, of = table.coverage(column, lines)
-        if time is None:
-            cells.append(NOTHING)
-        elif not column.complete and had < of:
-            cells.append(TableCell(f"{time / 1e3:.2f} ({had} of {of})", "muted"))
-        else:
-            cells.append(TableCell(f"{time / 1e3:.2f}"))
-    return tuple(cells)
+def _milliseconds(table: LayerTable, what: str, times: Sequence[float | None], lines: Sequence[Line] = ()) -> Row:
+    cells = (
+        None if time is None else _time(table, column, lines, f"{time / 1e3:.2f}")
+        for column, time in zip(table.columns, times, strict=True)
+    )
+    return (what, *cells)
 
 
 def _inseparable(column: LayerColumn) -> Table:
-    rows = tuple(
-        (
-            TableCell(one.name),
-            TableCell(", ".join("/".join(module) for module in one.modules)),
-            TableCell(str(one.instances)),
-            TableCell(f"{one.layer_us:.1f}"),
-        )
+    rows = (
+        (one.name, ", ".join("/".join(module) for module in one.modules), one.instances, f"{one.layer_us:.1f}")
         for one in column.inseparable
     )
-    headings = (Heading("kernel", "left"), Heading("may be", "left"), Heading("instances"), Heading("us a layer"))
+    headings = (*left("kernel", "may be"), *right("instances", "us a layer"))
     return Table(f"{column.title}: kernels of several groups, not separable without events", headings, rows)
 
 
 def _leftovers(column: LayerColumn) -> Table:
     busy = column.busy_us or 1.0
-    rows = [_leftover(one.name, one.instances, one.total_us, one.inside_us, busy) for one in column.leftovers[:SHOWN]]
-    rest = column.leftovers[SHOWN:]
+
+    def row(name: str, instances: int | None, total: float, inside: float | None) -> Row:
+        return (
+            name,
+            instances,
+            f"{total / 1e3:.3f}",
+            f"{total / busy:.1%}",
+            None if inside is None else f"{inside / 1e3:.3f}",
+        )
+
+    shown, rest = column.leftovers[:SHOWN], column.leftovers[SHOWN:]
+    rows = [row(one.name, one.instances, one.total_us, one.inside_us) for one in shown]
     if rest:
         inside = None if rest[0].inside_us is None else sum(one.inside_us or 0.0 for one in rest)
-        rows.append(
-            _leftover(
-                f"{len(rest)} more", sum(one.instances for one in rest), sum(one.total_us for one in rest), inside, busy
-            )
-        )
+        instances, total = sum(one.instances for one in rest), sum(one.total_us for one in rest)
+        rows.append(row(f"{len(rest)} more", instances, total, inside))
     everything = column.attributed_us, column.unattributed_us, column.busy_us
-    for name, total in zip(("attributed to layers", "unattributed", "all GPU work"), everything, strict=True):
-        rows.append(_leftover(name, None, total or 0.0, None, busy))
-    headings = (
-        Heading("kernel", "left"),
-        Heading("instances"),
-        Heading("total ms"),
-        Heading("of GPU work"),
-        Heading("inside layers ms"),
-    )
-    return Table(
-        f"{column.title}: unattributed",
-        headings,
-        tuple(rows),
-        "inside layers: between two kernels of one layer; work beside other work counts once in the last rows",
-    )
+    for name, time in zip(("attributed to layers", "unattributed", "all GPU work"), everything, strict=True):
+        rows.append(row(name, None, time or 0.0, None))
+    headings = (Column("kernel", "left"), *right("instances", "total ms", "of GPU work", "inside layers ms"))
+    caption = "inside layers: between two kernels of one layer; work beside other work counts once in the last rows"
+    return Table(f"{column.title}: unattributed", headings, rows, caption)
 
 
-def _leftover(
-    name: str, instances: int | None, total: float, inside: float | None, busy: float
-) -> tuple[TableCell, ...]:
-    return (
-        TableCell(name),
-        NOTHING if instances is None else TableCell(str(instances)),
-        TableCell(f"{total / 1e3:.3f}"),
-        TableCell(f"{total / busy:.1%}"),
-        NOTHING if inside is None else TableCell(f"{inside / 1e3:.3f}"),
-    )
+def _ms(microseconds: float) -> str:
+    return f"{microseconds / 1e3:.3f}"
 
 
 def _checked(column: LayerColumn) -> list[str]:

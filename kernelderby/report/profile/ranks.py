@@ -9,7 +9,7 @@ from pathlib import Path
 
 from kernelderby.profile.kernels.summary import KernelTable
 from kernelderby.profile.names import short_name
-from kernelderby.report.model import NOTHING, Column, Report, Table, TableCell
+from kernelderby.report.model import Column, Report, Row, Table, cell_of, left, right
 from kernelderby.report.numbers import milliseconds
 from kernelderby.store.counts import counted
 
@@ -46,9 +46,9 @@ def rank_rows(tables: Sequence[KernelTable]) -> list[RankRow]:
     return sorted(rows, key=lambda row: (-sum(time or 0.0 for time in row.times_ns), row.kernel))
 
 
-def profile_names(paths: Sequence[Path]) -> list[str]:
+def profile_names(paths: Sequence[Path | str]) -> list[str]:
     """By their file names; by their paths where two would be alike."""
-    names = [path.name for path in paths]
+    names = [Path(path).name for path in paths]
     return names if len(set(names)) == len(names) else [str(path) for path in paths]
 
 
@@ -71,39 +71,20 @@ def ranks_report(tables: Sequence[KernelTable], top: int | None) -> Report:
     shown = rows[:top] if top else rows
     columns = (
         Column("kernel", "left"),
-        *(Column(f"{short[name]} ms") for name in names),
-        Column("spread"),
-        Column("slowest", "left"),
-        Column("role", "left"),
+        *right(*(f"{short[name]} ms" for name in names), "spread"),
+        *left("slowest", "role"),
     )
-    lines = [
-        (
-            TableCell(short_name(row.kernel)),
-            *(NOTHING if time is None else TableCell(milliseconds(time)) for time in row.times_ns),
-            TableCell(f"{row.spread:.1%}"),
-            TableCell(short[row.slowest]),
-            TableCell(row.role),
-        )
-        for row in shown
-    ]
+    lines: list[Row] = []
+    for row in shown:
+        times = (cell_of(time, milliseconds) for time in row.times_ns)
+        lines.append((short_name(row.kernel), *times, f"{row.spread:.1%}", short[row.slowest], row.role))
     totals = [table.total_ns for table in tables]
     most = max(totals)
-    lines.append(
-        (
-            TableCell("all kernels"),
-            *(TableCell(milliseconds(total)) for total in totals),
-            TableCell(f"{(most - min(totals)) / most:.1%}" if most else "-"),
-            TableCell(short[names[totals.index(most)]]),
-            TableCell(""),
-        )
-    )
-    table = Table(
-        "Kernels side by side",
-        columns,
-        tuple(lines),
-        caption="spread: how far the smallest is below the largest; a collective's time is mostly its wait for others",
-    )
-    left = len(rows) - len(shown)
+    spread = f"{(most - min(totals)) / most:.1%}" if most else "-"
+    lines.append(("all kernels", *map(milliseconds, totals), spread, short[names[totals.index(most)]], ""))
+    caption = "spread: how far the smallest is below the largest; a collective's time is mostly its wait for others"
+    table = Table("Kernels side by side", columns, lines, caption)
+    more = len(rows) - len(shown)
     return Report(
         title=f"{counted(len(tables), 'profile')} side by side",
         facts=(
@@ -111,5 +92,5 @@ def ranks_report(tables: Sequence[KernelTable], top: int | None) -> Report:
             *(f"{short[name]}: {name}" for name in names if short[name] != name),
         ),
         tables=(table,),
-        notes=(counted(left, "more kernel"),) if left else (),
+        notes=(counted(more, "more kernel"),) if more else (),
     )

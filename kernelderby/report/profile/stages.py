@@ -1,16 +1,16 @@
-"""A Pipeline as tables: the pipeline's share table, and what else the profile holds."""
+"""A Pipeline as tables: the pipeline's share table, and the other work of the profile."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Sequence
 
 from kernelderby.profile.names import short_name
 from kernelderby.profile.stages.outside import UNATTRIBUTED
 from kernelderby.profile.stages.walk import BETWEEN, OutsideRow, Pipeline, StageKernel, StageRow
 from kernelderby.profile.timeline import Timeline
-from kernelderby.report.model import NOTHING, Column, Emphasis, Report, Table, TableCell
+from kernelderby.report.model import Column, Emphasis, Report, Row, Table, TableCell, cell_of, left, right
 from kernelderby.report.numbers import microseconds, milliseconds
 from kernelderby.store.counts import counted
 
@@ -75,156 +75,93 @@ def _timeline(timeline: Timeline) -> str:
 
 def _stage_table(pipeline: Pipeline) -> Table:
     columns = [
-        Column("stage", "left"),
-        Column("kernel", "left"),
-        Column("instances"),
-        Column("total ms"),
-        Column("us each"),
-        Column("us an invocation"),
-        Column("% of pipeline"),
+        *left("stage", "kernel"),
+        *right("instances", "total ms", "us each", "us an invocation", "% of pipeline"),
     ]
     if pipeline.overlaps:
-        columns += [Column("us added"), Column("% added")]
+        columns += right("us added", "% added")
     largest = max(map(pipeline.time_ns, pipeline.stages), default=0)
-    rows = [line for row in pipeline.stages for line in _stage_lines(pipeline, row, largest)]
+    rows: list[Row] = [line for row in pipeline.stages for line in _stage_lines(pipeline, row, largest)]
     each = pipeline.pipeline_ns / pipeline.invocations / 1e3 if pipeline.invocations else None
     rows.append(
         (
-            TableCell("pipeline"),
-            TableCell(""),
-            TableCell(str(sum(row.instances for row in pipeline.stages))),
-            TableCell(milliseconds(pipeline.pipeline_ns)),
-            TableCell(""),
-            NOTHING if each is None else TableCell(microseconds(each)),
-            TableCell("100.0" if pipeline.pipeline_ns else "0.0"),
+            "pipeline",
+            "",
+            sum(row.instances for row in pipeline.stages),
+            milliseconds(pipeline.pipeline_ns),
+            "",
+            cell_of(each, microseconds),
+            "100.0" if pipeline.pipeline_ns else "0.0",
             *_added(pipeline, pipeline.added_ns, ""),
         )
     )
-    return Table(
-        "Pipeline",
-        tuple(columns),
-        tuple(rows),
-        key_columns=1,
-        caption="· a part of the row above it; ! see the notes; * the largest",
-    )
+    return Table("Pipeline", columns, rows, "· a part of the row above it; ! see the notes; * the largest")
 
 
-def _stage_lines(pipeline: Pipeline, row: StageRow, largest: float) -> list[tuple[TableCell, ...]]:
+def _stage_lines(pipeline: Pipeline, row: StageRow, largest: float) -> list[Row]:
     """The stage; below it its kernels, where it has several."""
-    name = row.name + (FLAG if row.notes else "")
     emphasis: Emphasis = "best" if pipeline.time_ns(row) == largest and largest else ""
     only = len(row.kernels) == 1
     labels = kernel_labels(row.kernels)
     what = labels[row.kernels[0].name] if only else _cut(row.title)
-    lines = [
-        (
-            TableCell(name, "bad" if row.notes else ""),
-            TableCell(what),
-            *_numbers(pipeline, row.instances, row.total_ns, emphasis if not pipeline.overlaps else ""),
-            *_added(pipeline, row.added_ns, emphasis),
-        )
-    ]
+    numbers = _numbers(pipeline, row.instances, row.total_ns, emphasis if not pipeline.overlaps else "")
+    name_cell = TableCell(row.name + (FLAG if row.notes else ""), "bad" if row.notes else "")
+    lines: list[Row] = [(name_cell, what, *numbers, *_added(pipeline, row.added_ns, emphasis))]
     if only:
         return lines
+
+    def beneath(what: str, kernels: Sequence[StageKernel]) -> Row:
+        instances, total = sum(each.instances for each in kernels), sum(each.total_ns for each in kernels)
+        numbers = _numbers(pipeline, instances, total, "muted")
+        return ("", TableCell(f"· {what}", "muted"), *numbers, *_added(pipeline, None, ""))
+
     shown = row.kernels if len(row.kernels) <= MOST_KERNELS + 1 else row.kernels[:MOST_KERNELS]
-    for kernel in shown:
-        lines.append(
-            (
-                TableCell(""),
-                TableCell(f"· {labels[kernel.name]}", "muted"),
-                *_numbers(pipeline, kernel.instances, kernel.total_ns, "muted"),
-                *_added(pipeline, None, ""),
-            )
-        )
-    if rest := row.kernels[len(shown) :]:
-        lines.append(
-            (
-                TableCell(""),
-                TableCell(f"· {len(rest)} more", "muted"),
-                *_numbers(
-                    pipeline, sum(kernel.instances for kernel in rest), sum(kernel.total_ns for kernel in rest), "muted"
-                ),
-                *_added(pipeline, None, ""),
-            )
-        )
-    return lines
+    lines += [beneath(labels[kernel.name], [kernel]) for kernel in shown]
+    rest = row.kernels[len(shown) :]
+    return [*lines, beneath(f"{len(rest)} more", rest)] if rest else lines
 
 
-def _numbers(pipeline: Pipeline, instances: int, total_ns: float, emphasis: Emphasis) -> tuple[TableCell, ...]:
+def _numbers(pipeline: Pipeline, instances: int, total_ns: float, emphasis: Emphasis) -> Row:
     each = microseconds(total_ns / instances / 1e3) if instances else "-"
     per = microseconds(total_ns / pipeline.invocations / 1e3) if pipeline.invocations else "-"
     share = f"{100 * total_ns / pipeline.pipeline_ns:.1f}" if pipeline.pipeline_ns else "-"
     quiet: Emphasis = "muted" if emphasis == "muted" else ""
-    return (
-        TableCell(str(instances) if instances else "-", quiet),
-        TableCell(milliseconds(total_ns), quiet),
-        TableCell(each, quiet),
-        TableCell(per, quiet),
-        TableCell(share, emphasis),
-    )
+    numbers = (str(instances or "-"), milliseconds(total_ns), each, per)
+    return (*(TableCell(number, quiet) for number in numbers), TableCell(share, emphasis))
 
 
-def _added(pipeline: Pipeline, added_ns: float | None, emphasis: Emphasis) -> tuple[TableCell, ...]:
+def _added(pipeline: Pipeline, added_ns: float | None, emphasis: Emphasis) -> Row:
     """The two columns that only a pipeline with overlapping kernels has."""
     if not pipeline.overlaps:
         return ()
     if added_ns is None or not pipeline.invocations or not pipeline.added_ns:
-        return (TableCell(""), TableCell(""))
+        return ("", "")
     return (
-        TableCell(microseconds(added_ns / pipeline.invocations / 1e3)),
+        microseconds(added_ns / pipeline.invocations / 1e3),
         TableCell(f"{100 * added_ns / pipeline.added_ns:.1f}", emphasis),
     )
 
 
 def _outside_table(pipeline: Pipeline) -> Table:
-    columns = (
-        Column("everything else", "left"),
-        Column("instances"),
-        Column("total ms"),
-        Column("% of all GPU time"),
-        Column("MB"),
-    )
-    rows = [_outside_line(pipeline, row) for row in pipeline.outside]
-    share = 100 * pipeline.pipeline_ns / (pipeline.total_ns or 1)
-    rows.insert(
-        0,
-        (
-            TableCell("pipeline"),
-            TableCell(str(sum(row.instances for row in pipeline.stages))),
-            TableCell(milliseconds(pipeline.pipeline_ns)),
-            TableCell(f"{share:.1f}"),
-            NOTHING,
-        ),
-    )
-    everything = sum(row.instances for row in pipeline.stages) + sum(row.instances for row in pipeline.outside)
-    rows.append(
-        (
-            TableCell("all GPU work"),
-            TableCell(str(everything)),
-            TableCell(milliseconds(pipeline.total_ns)),
-            TableCell("100.0"),
-            NOTHING,
-        )
-    )
-    return Table(
-        "The whole profile",
-        columns,
-        tuple(rows),
-        caption="sums of durations; work that ran at the same time counts for each",
-    )
+    columns = (Column("everything else", "left"), *right("instances", "total ms", "% of all GPU time", "MB"))
+    count = sum(row.instances for row in pipeline.stages)
+    share = f"{100 * pipeline.pipeline_ns / (pipeline.total_ns or 1):.1f}"
+    everything = count + sum(row.instances for row in pipeline.outside)
+    rows: list[Row] = [
+        ("pipeline", count, milliseconds(pipeline.pipeline_ns), share, None),
+        *(_outside_line(pipeline, row) for row in pipeline.outside),
+        ("all GPU work", everything, milliseconds(pipeline.total_ns), "100.0", None),
+    ]
+    caption = "sums of durations; work that ran at the same time counts for each"
+    return Table("The whole profile", columns, rows, caption)
 
 
-def _outside_line(pipeline: Pipeline, row: OutsideRow) -> tuple[TableCell, ...]:
+def _outside_line(pipeline: Pipeline, row: OutsideRow) -> Row:
     share = 100 * row.total_ns / pipeline.total_ns if pipeline.total_ns else 0
     emphasis: Emphasis = "bad" if row.kind == UNATTRIBUTED and share >= 1 else ""
-    size = TableCell(f"{row.bytes / 1e6:.1f}") if row.bytes else NOTHING
-    return (
-        TableCell(row.kind, emphasis),
-        TableCell(str(row.instances)),
-        TableCell(milliseconds(row.total_ns)),
-        TableCell(f"{share:.1f}", emphasis),
-        size,
-    )
+    size = f"{row.bytes / 1e6:.1f}" if row.bytes else None
+    kind, share_cell = TableCell(row.kind, emphasis), TableCell(f"{share:.1f}", emphasis)
+    return (kind, row.instances, milliseconds(row.total_ns), share_cell, size)
 
 
 def _notes(pipeline: Pipeline) -> tuple[str, ...]:
@@ -236,12 +173,14 @@ def _notes(pipeline: Pipeline) -> tuple[str, ...]:
 
 def kernel_labels(kernels: tuple[StageKernel, ...]) -> dict[str, str]:
     """Name -> short name; where several come out alike, with the tile that the template names, or numbered."""
-    labels = {kernel.name: label(kernel.name) for kernel in kernels}
-    alike = Counter(labels.values())
-    for name, short in labels.items():
-        tile = _tile(name) if alike[short] > 1 else ""
-        labels[name] = _cut(short, tile)
-    return _numbered(labels)
+    short = {each.name: each.name if each.name.startswith("[") else short_name(each.name) for each in kernels}
+    alike = Counter(short.values())
+    labels = {name: _cut(text, _tile(name) if alike[text] > 1 else "") for name, text in short.items()}
+    alike, seen = Counter(labels.values()), Counter[str]()
+    for name, text in labels.items():
+        seen[text] += 1
+        labels[name] = f"{text} #{seen[text]}" if alike[text] > 1 else text
+    return labels
 
 
 def _cut(text: str, end: str = "") -> str:
@@ -249,20 +188,7 @@ def _cut(text: str, end: str = "") -> str:
     return f"{text if len(text) <= room else text[: room - 1] + '…'} {end}".strip()
 
 
-def label(name: str) -> str:
-    return short_name(name) if not name.startswith("[") else name
-
-
 def _tile(name: str) -> str:
     """The first shape in a CUTLASS name that can be a tile: 128x32x128. Clusters, up to 4 x 4, come first."""
     shapes = [tuple(map(int, shape)) for shape in _TILE.findall(name)]
     return next(("x".join(map(str, shape)) for shape in shapes if max(shape) > 16), "")
-
-
-def _numbered(labels: Mapping[str, str]) -> dict[str, str]:
-    alike, result = Counter(labels.values()), {}
-    seen: Counter[str] = Counter()
-    for name, short in labels.items():
-        seen[short] += 1
-        result[name] = f"{short} #{seen[short]}" if alike[short] > 1 else short
-    return result

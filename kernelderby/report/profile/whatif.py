@@ -1,14 +1,16 @@
-"""What-if as a table: the pipeline's speedup for each thing that could be done to each stage."""
+"""What-if as a table: the pipeline's speedup for each change of each stage."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 
+from kernelderby.errors import DerbyError
 from kernelderby.profile.stages.whatif import WhatIf, WhatIfs, time_saved
 from kernelderby.report.answer import Answer
 from kernelderby.report.frame import Frame, frame
-from kernelderby.report.model import NOT_KNOWN, Column, Report, Table, TableCell
+from kernelderby.report.model import NOT_KNOWN, Report, Row, Table, TableCell, left, right
 from kernelderby.report.numbers import microseconds, milliseconds
 from kernelderby.report.profile.stages import facts
 
@@ -17,8 +19,27 @@ def whatif_answer(found: Sequence[WhatIfs]) -> Answer[tuple[WhatIfs, ...]]:
     """Frame: stages."""
     found = tuple(found)
     return Answer(
-        found, lambda: {"whatif": found}, lambda: [whatif_report(one) for one in found], lambda: (_frame(found),)
+        found,
+        lambda: {"whatif": found},
+        lambda: [whatif_report(one) for one in found],
+        lambda: (_frame(found),),
+        draw=lambda path: _draw(found, path),
     )
+
+
+def _draw(found: Sequence[WhatIfs], path: Path) -> None:
+    from kernelderby.report.plot import dots
+
+    if len(found) > 1:
+        raise DerbyError("--plot: the what-if picture is of one FILE; give one")
+    [only] = found
+    rows = {}
+    for one in only.stages:
+        speedups = {f"{factor:g}x faster": speedup for factor, speedup in zip(only.factors, one.speedups, strict=True)}
+        speedups |= {"at its floor": one.at_floor} if one.at_floor is not None else {}
+        rows[one.stage] = {name: 100 * time_saved(speedup) for name, speedup in (speedups | {"free": one.gone}).items()}
+    title = f"{only.pipeline.solution}, {Path(only.pipeline.profile).name}: what a faster stage saves"
+    dots(rows, path, title=title, unit="% of the pipeline's kernel time saved")
 
 
 def _frame(found: Sequence[WhatIfs]) -> Frame:
@@ -37,16 +58,12 @@ def _frame(found: Sequence[WhatIfs]) -> Frame:
 def whatif_report(found: WhatIfs) -> Report:
     pipeline = found.pipeline
     has_floors = any(one.floor_us is not None for one in found.stages)
-    floors = (Column("floor us"), Column("% of floor reached"), Column("at its floor")) if has_floors else ()
-    columns = (
-        Column("stage", "left"),
-        Column("what it does", "left"),
-        Column("added ms" if pipeline.overlaps else "total ms"),
-        Column("% of pipeline"),
-        *(Column(f"{factor:g}x faster") for factor in found.factors),
-        *floors,
-        Column("free"),
+    titles = (
+        *("added ms" if pipeline.overlaps else "total ms", "% of pipeline"),
+        *(f"{factor:g}x faster" for factor in found.factors),
+        *(("floor us", "% of floor reached", "at its floor") if has_floors else ()),
     )
+    columns = (*left("stage", "what it does"), *right(*titles, "free"))
     caption = (
         "1.045 (4.3 %): 1.045 times as fast, 4.3 % of the time saved. Sorted by the gain at the floor, else at "
         "the largest factor"
@@ -56,7 +73,7 @@ def whatif_report(found: WhatIfs) -> Report:
     table = Table(
         "Speedup of the pipeline if one stage ran",
         columns,
-        tuple(_line(one, place == 0, has_floors) for place, one in enumerate(found.stages)),
+        (_line(one, place == 0, has_floors) for place, one in enumerate(found.stages)),
         caption=caption,
     )
     return Report(
@@ -67,19 +84,16 @@ def whatif_report(found: WhatIfs) -> Report:
     )
 
 
-def _line(one: WhatIf, first: bool, has_floors: bool) -> tuple[TableCell, ...]:
-    floor: tuple[TableCell, ...] = (NOT_KNOWN,) * 3 if has_floors else ()
+def _line(one: WhatIf, first: bool, has_floors: bool) -> Row:
+    floor: Row = (NOT_KNOWN,) * 3 if has_floors else ()
     if one.floor_us is not None and one.floor_share is not None and one.at_floor is not None:
-        floor = (
-            TableCell(microseconds(one.floor_us)),
-            TableCell(f"{one.floor_share:.0%}", "bad" if one.floor_share > 1 else ""),
-            gain(one.at_floor),
-        )
+        reached = TableCell(f"{one.floor_share:.0%}", "bad" if one.floor_share > 1 else "")
+        floor = (microseconds(one.floor_us), reached, gain(one.at_floor))
     return (
         TableCell(one.stage, "best" if first else ""),
-        TableCell(one.title),
-        TableCell(milliseconds(one.time_ns)),
-        TableCell(f"{100 * one.share:.1f}"),
+        one.title,
+        milliseconds(one.time_ns),
+        f"{100 * one.share:.1f}",
         *(gain(speedup, one.at_floor) for speedup in one.speedups),
         *floor,
         gain(one.gone),
@@ -106,9 +120,7 @@ def _notes(found: WhatIfs) -> list[str]:
         )
     for one in found.stages:
         if one.floor_share is not None and one.floor_share > 1:
-            notes.append(
-                f"{one.stage}: faster than its floor allows; the floor is of another workload or GPU, or is "
-                "counted wrong"
-            )
+            why = "the floor is of another workload or GPU, or is counted wrong"
+            notes.append(f"{one.stage}: faster than its floor allows; {why}")
     notes.append("kernel time only: launches, gaps between kernels and work on the host are not in it")
     return notes

@@ -7,10 +7,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from msgspec import to_builtins
+
 from kernelderby.report.answer import Answer
 from kernelderby.report.frame import Frame, frame
-from kernelderby.report.roofline.operators import operators_report
-from kernelderby.report.roofline.shapes import shapes_reports
+from kernelderby.report.roofline.tables import operators_report, shapes_reports
 from kernelderby.roofline.operators import PUBLISHED, Operator, Shape, Survey
 
 
@@ -30,7 +31,7 @@ def survey_data(survey: Survey) -> dict[str, Any]:
     """Every number, for machines. typical: source -> index of the shape whose S is the operator's."""
     total = sum(survey.importance.values())
     return {
-        "gpus": [asdict(gpu) for gpu in survey.gpus],
+        "gpus": [to_builtins(gpu) for gpu in survey.gpus],
         "sources": {
             source.key: {"gpu": source.gpu.id}
             | ({"protocol": source.recorded.group.protocol} if source.recorded else {})
@@ -103,4 +104,4 @@ def draw_shares(survey: Survey, path: Path) -> None:
         if share.measured and middle is not None:
             marks.append((operator.name, operator.regime, middle, share.measured, operator.importance or 0))
     what = "deployed kernels, as published" if source.key == PUBLISHED else "fastest recorded solution"
-    shares(dots, marks, path, title=f"Share of the speed of light on {source.gpu.names[0]}: {what}")
+    shares(dots, marks, path, title=f"Share of the hardware's limit on {source.gpu.names[0]}: {what}")

@@ -1,12 +1,14 @@
-"""The peaks behind a Survey, its sums over operators, and what a reader must know."""
+"""The notes of a Survey: the peaks behind it, its sums over operators, and warnings."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from kernelderby.report.roofline.cells import OUTDATED
+from kernelderby.report.numbers import few
 from kernelderby.roofline.operators import PUBLISHED, Operator, Survey
 from kernelderby.store.counts import counted
+
+OUTDATED = "†"
 
 
 def facts(survey: Survey, operators: Sequence[Operator]) -> tuple[str, ...]:
@@ -78,10 +80,10 @@ def notes(survey: Survey) -> Iterator[str]:
             yield f"n/a on {gpu.id}: its source gives no peak for {dtype} ({names})"
     unknown = [operator.name for operator in survey.operators if any(e.flops_per_byte is None for e in operator.every)]
     if unknown:
-        yield f"S unknown, since nobody counted the work: {_few(unknown)}; `derby pack` counts it from the reference"
+        yield f"S unknown, since nobody counted the work: {few(unknown)}; `derby pack` counts it from the reference"
     by_counting = [operator.name for operator in survey.operators if any(shape.counted for shape in operator.every)]
     if by_counting:
-        yield f"work counted from the reference, where nobody wrote count_cost: {_few(by_counting)}"
+        yield f"work counted from the reference, where nobody wrote count_cost: {few(by_counting)}"
     times = [time for operator in survey.operators for shape in operator.every for time in shape.times.values()]
     outdated = sorted({time.solution or "" for time in times if time.outdated})
     if outdated:
@@ -93,10 +95,6 @@ def notes(survey: Survey) -> Iterator[str]:
                 for group in source.recorded.other_groups
             )
             yield f"also recorded, not used here: {others}"
-
-
-def _few(names: Sequence[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if names[3:] else "")
 
 
 def importance_note(importance: Mapping[str, float]) -> str:

@@ -1,4 +1,4 @@
-"""The SQLite export of NVIDIA Nsight Systems, of any version, and what `derby profile run` writes.
+"""The SQLite export of NVIDIA Nsight Systems, of any version, and the files of `derby profile run`.
 
 Spans stream in order of start; what is kept in memory is in launches.py. Sums are SQLite's, and equal to the nanosecond
 what NVIDIA's cuda_gpu_kern_sum, cuda_gpu_mem_time_sum, cuda_gpu_mem_size_sum and cuda_api_sum say of the same file.
@@ -14,25 +14,14 @@ from copy import copy
 from dataclasses import replace
 from itertools import repeat
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from kernelderby.errors import DerbyError
 from kernelderby.profile.names import fits
 from kernelderby.profile.operators import Issued
 from kernelderby.profile.sources.ranges import NEVER
-from kernelderby.profile.sources.sqlite.columns import in_order, measure
 from kernelderby.profile.sources.sqlite.graphs import replayed_work
-from kernelderby.profile.sources.sqlite.launches import Launches, process_of, range_rows, read_launches
-from kernelderby.profile.sources.sqlite.rows import (
-    TABLES,
-    Names,
-    Places,
-    name_of,
-    or_zero,
-    select_spans,
-)
+from kernelderby.profile.sources.sqlite.launches import Launches, integers, process_of, range_rows, read_launches
+from kernelderby.profile.sources.sqlite.rows import Names, Places, in_order, measure, name_of, or_zero, select_spans
 from kernelderby.profile.sources.sqlite.schema import (
     GRAPH_TRACE,
     KERNEL,
@@ -42,19 +31,11 @@ from kernelderby.profile.sources.sqlite.schema import (
     as_text,
     check_whole,
     connect,
+    explained,
     read_schema,
     with_validity,
 )
-from kernelderby.profile.spans import (
-    ApiSum,
-    KernelSum,
-    Launched,
-    LaunchShape,
-    Profile,
-    RangeInstance,
-    Span,
-    is_waiting,
-)
+from kernelderby.profile.spans import ApiSum, KernelSum, Launched, LaunchShape, Profile, RangeInstance, Span, is_waiting
 from kernelderby.profile.timeline import Timeline
 from kernelderby.store.counts import counted
 
@@ -82,14 +63,13 @@ class SqliteProfile(Profile):
         return self.schema.table(NVTX) is not None
 
     def spans(self) -> Iterator[Span]:
-        with closing(self._batches(times=False)) as batches:
-            for rows, places, paths, _ in batches:
-                for (start, stop, name, place, size, key), path in zip(rows, paths, strict=True):
-                    kind, device, stream, names = places[place]
-                    yield Span(kind, names[name], start, stop, key >> 32, device, stream, path, size)
+        return (span for span, _, _ in self._walk(times=False))
 
     def launched(self) -> Iterator[Launched]:
-        with closing(self._batches(times=True)) as batches:
+        return self._walk(times=True)
+
+    def _walk(self, times: bool) -> Generator[Launched, None, None]:
+        with explained(self.database), closing(self._batches(times)) as batches:
             for rows, places, paths, calls in batches:
                 for (start, stop, name, place, size, key), path, call in zip(rows, paths, calls, strict=True):
                     kind, device, stream, names = places[place]
@@ -130,10 +110,7 @@ class SqliteProfile(Profile):
         conditions = {"deviceId": device, "streamId": stream}
         tables = dict(self.schema.tables)
         origin = self._origin() if window else 0
-        for name in TABLES:
-            table = self.schema.table(name)
-            if table is None:
-                continue
+        for _, name, table in self.schema.work():
             parts = [f"({table.valid})"]
             if window:
                 parts.append(f"start >= {origin + window[0]} AND start < {origin + window[1]}")
@@ -156,8 +133,7 @@ class SqliteProfile(Profile):
         with connect(self.database) as connection:
             starts = [
                 connection.execute(f"SELECT min(start) FROM {table.name} WHERE {table.valid}").fetchone()[0]
-                for name in TABLES
-                if (table := self.schema.table(name))
+                for _, _, table in self.schema.work()
             ]
         return min((start for start in starts if start is not None), default=0)
 
@@ -170,19 +146,18 @@ class SqliteProfile(Profile):
     def names(self) -> list[str]:
         found: dict[str, None] = {}
         with connect(self.database) as connection:
-            for kind, wanted in enumerate(TABLES):
-                table = self.schema.table(wanted)
-                if table is not None:
-                    known = Names(connection, self.schema, kind)
-                    distinct = f"SELECT DISTINCT {name_of(table, kind)} FROM {table.name} WHERE {table.valid}"
-                    rows = connection.execute(distinct)
-                    found.update(dict.fromkeys(known[row[0]] for row in rows.fetchall()))
+            for kind, _, table in self.schema.work():
+                known = Names(connection, self.schema, kind)
+                rows = connection.execute(
+                    f"SELECT DISTINCT {name_of(table, kind)} FROM {table.name} WHERE {table.valid}"
+                )
+                found.update(dict.fromkeys(known[row[0]] for row in rows.fetchall()))
         return list(found)
 
     def _measure(self) -> tuple[list[KernelSum], tuple[Timeline, ...]]:
         if self._measured is None:
             with connect(self.database) as connection:
-                self._measured = measure(connection, self.schema, self._with_processes(), self.gpu_of)
+                self._measured = measure(connection, self.schema, self._with_processes(), self)
         return self._measured
 
     def api_sums(self) -> list[ApiSum]:
@@ -202,22 +177,16 @@ class SqliteProfile(Profile):
             ).fetchall()
         sums = [ApiSum(_api_name(as_text(name)), calls, total) for name, calls, total in rows if calls]
         if untimed:
-            warning = f"left out: {counted(untimed, 'CUDA API call')} without valid times"
-            self.warnings.extend([] if warning in self.warnings else [warning])
+            self.warn(f"left out: {counted(untimed, 'CUDA API call')} without valid times")
         if len({each.name for each in sums}) < len(sums):
-            warning = "API times count some calls twice: the export has a row for the call and one inside it"
-            self.warnings.extend([] if warning in self.warnings else [warning])
+            self.warn("API times count some calls twice: the export has a row for the call and one inside it")
         return sums
 
     def _selects(self) -> list[str]:
-        return [
-            select_spans(table, kind, self._with_processes())
-            for kind, name in enumerate(TABLES)
-            if (table := self.schema.table(name))
-        ]
+        return [select_spans(table, kind, self._with_processes()) for kind, _, table in self.schema.work()]
 
     def _with_processes(self) -> bool:
-        return all("globalPid" in table.columns for name in TABLES if (table := self.schema.table(name)))
+        return all("globalPid" in table.columns for _, _, table in self.schema.work())
 
     def _read_launches(self, connection: sqlite3.Connection, times: bool = False) -> Launches:
         if self._launches is None or (times and not len(self._launches.starts)):
@@ -254,12 +223,10 @@ class SqliteProfile(Profile):
         dimensions = [f"{of}{axis}" for of in ("grid", "block") for axis in "XYZ"]
         if table is None or not set(dimensions) <= table.columns:
             return []
+        memory = [name for name in ("staticSharedMemory", "dynamicSharedMemory") if name in table.columns]
+        shared = " + ".join(or_zero(table, name) for name in memory) or "NULL"
         registers = or_zero(table, "registersPerThread") if "registersPerThread" in table.columns else "NULL"
-        shared = [
-            or_zero(table, name) for name in ("staticSharedMemory", "dynamicSharedMemory") if name in table.columns
-        ]
-        numbers = [or_zero(table, name) for name in dimensions]
-        columns = ", ".join([*numbers, registers, " + ".join(shared) or "NULL"])
+        columns = ", ".join([*(or_zero(table, name) for name in dimensions), registers, shared])
         with connect(self.database) as connection:
             names = Names(connection, self.schema, 0)
             rows = connection.execute(
@@ -293,7 +260,7 @@ class SqliteProfile(Profile):
                 cursor = connection.execute(f"SELECT key FROM ({select_spans(table, 0, self._with_processes())})")
                 self._unlinked = 0
                 while rows := cursor.fetchmany(_ROWS):
-                    self._unlinked += int((~launches.find(_column(rows, 0))[1]).sum())
+                    self._unlinked += int((~launches.find(integers(rows, 1)[:, 0])[1]).sum())
         return self._unlinked or 0
 
 
@@ -305,14 +272,12 @@ def open_sqlite(path: Path, shown: Path | None = None) -> SqliteProfile:
     check_whole(path)
     with connect(path) as connection:
         schema = read_schema(path, connection)
-        if not any(schema.table(name) for name in TABLES):
+        if not list(schema.work()):
             raise DerbyError(f"{shown or path}: {_nothing(schema)}")
         dropped = 0
-        for name in TABLES:
-            table = schema.table(name)
-            if table is not None:
-                schema.tables[name], invalid = with_validity(connection, table)
-                dropped += invalid
+        for _, name, table in list(schema.work()):
+            schema.tables[name], invalid = with_validity(connection, table)
+            dropped += invalid
         profile = SqliteProfile(shown or path, _gpu(connection, schema), schema, path)
         profile.compute_capability = _capability(connection, schema)
         profile.warnings.extend(_warnings(connection, schema, dropped))
@@ -371,16 +336,11 @@ def _gpu(connection: sqlite3.Connection, schema: Schema) -> str | None:
     rows = connection.execute(f"SELECT {number or 'NULL'}, name FROM {gpus.name} WHERE name IS NOT NULL").fetchall()
     if len({name for _, name in rows}) > 1:
         used: set[int] = set()
-        for each in TABLES:
-            table = schema.table(each)
-            if table is not None and "deviceId" in table.columns:
+        for _, _, table in schema.work():
+            if "deviceId" in table.columns:
                 used.update(row[0] for row in connection.execute(f'SELECT DISTINCT "deviceId" FROM {table.name}'))
         rows = [row for row in rows if row[0] in used] or rows
     return ", ".join(dict.fromkeys(as_text(name) for _, name in rows)) or None
-
-
-def _column(rows: list[tuple[Any, ...]], index: int) -> np.ndarray:
-    return np.fromiter((row[index] for row in rows), dtype=np.int64, count=len(rows))
 
 
 def _api_name(name: str | None) -> str:

@@ -15,7 +15,6 @@ import numpy as np
 
 from kernelderby.profile.operators import OperatorCall, RangeCalls
 from kernelderby.profile.sources.sqlite.launches import process_of, read_timelines
-from kernelderby.profile.sources.sqlite.rows import TABLES
 from kernelderby.profile.sources.sqlite.schema import GRAPH_NODES, Schema
 
 Place = tuple[int, int, int, int]  # process, device, stream, start: no two operations have the same
@@ -33,9 +32,8 @@ def replayed_work(connection: sqlite3.Connection, schema: Schema, with_processes
     """Every operation that a node of a graph ran; empty where the export tells no nodes."""
     rows: list[tuple[Any, ...]] = []
     process = process_of('"globalPid"') if with_processes else "0"
-    for name in TABLES:
-        table = schema.table(name)
-        if table is not None and {"graphNodeId", "correlationId", "deviceId", "streamId"} <= table.columns:
+    for _, _, table in schema.work():
+        if {"graphNodeId", "correlationId", "deviceId", "streamId"} <= table.columns:
             rows += connection.execute(
                 f'SELECT {process}, "deviceId", "streamId", start, "correlationId", "graphNodeId" FROM {table.name} '
                 f'WHERE {table.valid} AND "graphNodeId" > 0 ORDER BY start'

@@ -1,5 +1,6 @@
 """The Parquet export of Nsight Systems (`nsys export --type parquetdir`): a folder with a file a table, whose columns
-are those of the SQLite export. It is copied into an SQLite database of its own, which goes when the profile does."""
+are those of the SQLite export. It is copied into an SQLite database of its own, which goes when the profile does; what
+a killed process left, the next one removes."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ import sqlite3
 import tempfile
 import weakref
 from collections.abc import Iterator
+from contextlib import ExitStack, closing
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ from typing import Any
 from kernelderby.errors import DerbyError
 from kernelderby.profile.sources.sqlite.export import SqliteProfile, open_sqlite
 from kernelderby.store.bounds import bounds, met
-from kernelderby.store.files import opened
+from kernelderby.store.files import opened, remove_unfinished, temporary
 
 _PLAIN = (int, str, bytes, float, type(None))
 _WANTED = ("CUPTI_ACTIVITY_KIND_", "NVTX_EVENTS", "StringIds", "TARGET_INFO_", "DIAGNOSTIC_EVENT", "META_DATA_EXPORT")
@@ -31,24 +33,22 @@ def open_parquet(folder: Path) -> SqliteProfile:
         raise DerbyError(
             f"{folder}: Parquet files need pyarrow; pip install 'kernelderby[parquet]', or export with --type sqlite"
         ) from None
-    handle, name = tempfile.mkstemp(prefix="derby-parquet-", suffix=".sqlite")
-    os.close(handle)
-    database = Path(name)
-    try:
-        with sqlite3.connect(database) as connection:
+    target = Path(tempfile.gettempdir(), "derby-parquet.sqlite")
+    remove_unfinished(target)
+    with ExitStack() as stack:
+        database, descriptor = stack.enter_context(temporary(target))
+        os.fchmod(descriptor, 0o600)
+        with closing(sqlite3.connect(database)) as connection, connection:
+            connection.execute("PRAGMA journal_mode = OFF")
             page = connection.execute("PRAGMA page_size").fetchone()[0]
             connection.execute(f"PRAGMA max_page_count = {max(1, int(bounds().unpacked) // page)}")
             for path in sorted(folder.glob("*.parquet")):
                 if path.stem.startswith(_WANTED):
                     _copy(connection, path, parquet)
-        connection.close()
         profile = open_sqlite(database, folder)
-    except BaseException:
-        database.unlink(missing_ok=True)
-        raise
-    profile.form = profile.form.replace("nsys SQLite", "nsys Parquet")
-    weakref.finalize(profile, database.unlink, missing_ok=True)
-    return profile
+        profile.form = profile.form.replace("nsys SQLite", "nsys Parquet")
+        weakref.finalize(profile, stack.pop_all().close)
+        return profile
 
 
 def _copy(connection: sqlite3.Connection, path: Path, parquet: Any) -> None:
@@ -62,11 +62,13 @@ def _copy(connection: sqlite3.Connection, path: Path, parquet: Any) -> None:
             insert = f"INSERT INTO {table} VALUES ({', '.join('?' * len(columns))})"
             while batch := list(islice(rows, _ROWS)):
                 connection.executemany(insert, batch)
-    except sqlite3.OperationalError as error:
-        if "full" not in str(error) or not shutil.disk_usage(tempfile.gettempdir()).free:
+    except MemoryError:
+        raise
+    except Exception as error:  # pyarrow's are of many classes, some of none but its own  # noqa: BLE001
+        if isinstance(error, sqlite3.OperationalError) and "full" in str(error):
+            if shutil.disk_usage(tempfile.gettempdir()).free:
+                raise DerbyError(f"{path}: unpacks to over {met('unpacked', bounds().unpacked)}") from None
             raise DerbyError(f"{path}: cannot be copied ({error}); make room in {tempfile.gettempdir()}") from None
-        raise DerbyError(f"{path}: unpacks to over {met('unpacked', bounds().unpacked)}") from None
-    except (OSError, ValueError, sqlite3.Error, OverflowError) as error:  # pyarrow's own errors are of these
         raise DerbyError(f"{path}: damaged Parquet file ({error}); export it again".replace("\n", " ")) from None
 
 

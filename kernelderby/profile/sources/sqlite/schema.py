@@ -23,6 +23,7 @@ from kernelderby.store.counts import counted
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
 MEMCPY = "CUPTI_ACTIVITY_KIND_MEMCPY"
 MEMSET = "CUPTI_ACTIVITY_KIND_MEMSET"
+TABLES = (KERNEL, MEMCPY, MEMSET)
 RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
 GRAPH_TRACE = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
 GRAPH_NODES = "CUDA_GRAPH_NODE_EVENTS"
@@ -42,26 +43,35 @@ def as_text(value: object) -> str:
 
 
 @contextmanager
+def explained(path: Path, mend: str = _EXPORT_AGAIN) -> Iterator[None]:
+    """Whatever SQLite says inside the block becomes a DerbyError in one line: in connect(), and in a loop over
+    rows that lies outside of it."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise DerbyError(f"{path}: {_explain(error, mend)}") from None
+    except UnicodeDecodeError:  # of a message, which quotes the damaged name
+        raise DerbyError(f"{path}: the database is damaged; {mend}") from None
+
+
+@contextmanager
 def connect(path: Path, mend: str = _EXPORT_AGAIN) -> Iterator[sqlite3.Connection]:
-    """A read-only connection. Whatever SQLite says inside the block becomes a DerbyError in one line."""
+    """A read-only connection; see explained()."""
     connection = None
     for beside in (f"{path.absolute()}{ending}" for ending in ("-journal", "-wal", "-shm")):
         if os.path.lexists(beside) and not os.path.isfile(beside):  # SQLite opens it, and would wait for a pipe
             raise DerbyError(f"{beside}: is no regular file, and SQLite would open it; remove it")
     try:
-        uri = f"file:{quote(str(path.absolute()))}?mode=ro"
-        connection = sqlite3.connect(uri, uri=True, timeout=_LOCK_SECONDS, check_same_thread=False)
-        connection.text_factory = lambda raw: raw.decode("utf-8", errors="replace")  # ranges may hold any bytes
-        connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
-        connection.execute("PRAGMA query_only = 1")
-        connection.execute("PRAGMA trusted_schema = 0")
-        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST)
-        connection.set_progress_handler(_steps(bounds().steps), _STEPS)
-        yield connection
-    except sqlite3.Error as error:
-        raise DerbyError(f"{path}: {_explain(error, mend)}") from None
-    except UnicodeDecodeError:  # of a message, which quotes the damaged name
-        raise DerbyError(f"{path}: the database is damaged; {mend}") from None
+        with explained(path, mend):
+            uri = f"file:{quote(str(path.absolute()))}?mode=ro"
+            connection = sqlite3.connect(uri, uri=True, timeout=_LOCK_SECONDS, check_same_thread=False)
+            connection.text_factory = lambda raw: raw.decode("utf-8", errors="replace")  # ranges may hold any bytes
+            connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
+            connection.execute("PRAGMA query_only = 1")
+            connection.execute("PRAGMA trusted_schema = 0")
+            connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST)
+            connection.set_progress_handler(_steps(bounds().steps), _STEPS)
+            yield connection
     finally:
         if connection is not None:
             connection.close()
@@ -137,6 +147,10 @@ class Schema:
     def table(self, name: str) -> EventTable | None:
         return self.tables.get(name)
 
+    def work(self) -> Iterator[tuple[int, str, EventTable]]:
+        """GPU work: number of its kind (0 kernels, 1 copies, 2 memsets), name without suffix, and table."""
+        return ((kind, name, self.tables[name]) for kind, name in enumerate(TABLES) if name in self.tables)
+
 
 def with_validity(connection: sqlite3.Connection, table: EventTable) -> tuple[EventTable, int]:
     """The table, and how many of its rows have no valid times. Where all have, no later query needs to look again,
@@ -145,6 +159,8 @@ def with_validity(connection: sqlite3.Connection, table: EventTable) -> tuple[Ev
     return table if invalid else replace(table, valid="1"), invalid
 
 
+_INFORMATION = ("StringIds", "TARGET_INFO_GPU", "TARGET_INFO_CUDA_DEVICE", "DIAGNOSTIC_EVENT")
+_WANTED = (*TABLES, RUNTIME, GRAPH_TRACE, GRAPH_NODES, NVTX, *_INFORMATION)
 _IS_TABLE = "type = 'table' AND sql LIKE 'CREATE TABLE %'"  # others compute their rows, endlessly if they like
 _TABLES = f"SELECT name FROM sqlite_master WHERE {_IS_TABLE}"
 _OTHERS = f"SELECT name, type FROM sqlite_master WHERE type IN ('table', 'view') AND NOT ({_IS_TABLE})"
@@ -169,28 +185,13 @@ def read_schema(path: Path, connection: sqlite3.Connection) -> Schema:
             "make one with `nsys export --type sqlite REPORT.nsys-rep`"
         )
     tables = {}
-    for wanted in (
-        KERNEL,
-        MEMCPY,
-        MEMSET,
-        RUNTIME,
-        GRAPH_TRACE,
-        GRAPH_NODES,
-        NVTX,
-        "StringIds",
-        "TARGET_INFO_GPU",
-        "TARGET_INFO_CUDA_DEVICE",
-        "DIAGNOSTIC_EVENT",
-    ):
+    for wanted in _WANTED:
         found = _table(connection, wanted, names)
         if found is not None:
             tables[wanted] = found
-    for wanted in (KERNEL, MEMCPY, MEMSET):
-        missing = {"start", "end"} - (tables[wanted].columns if wanted in tables else {"start", "end"})
-        if missing:
+    for wanted, needed in (*((name, {"start", "end"}) for name in TABLES), ("StringIds", {"id", "value"})):
+        if wanted in tables and (missing := needed - tables[wanted].columns):
             raise DerbyError(f"{path}: table {tables[wanted].name} has no column {min(missing)}; {_EXPORT_AGAIN}")
-    if "StringIds" in tables and (missing := {"id", "value"} - tables["StringIds"].columns):
-        raise DerbyError(f"{path}: table {tables['StringIds'].name} has no column {min(missing)}; {_EXPORT_AGAIN}")
     return Schema(_version(connection, names), tables)
 
 

@@ -1,0 +1,60 @@
+"""All contents of the page."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct
+
+from kernelderby.page.model.operators import ShownGpu, ShownOperator, ShownScore, ShownShape, ShownSolution
+from kernelderby.page.model.races import ShownCell, ShownInterval, ShownRace, ShownRow, ShownTime
+from kernelderby.page.model.recordings import (
+    ShownKernel,
+    ShownKernels,
+    ShownLayers,
+    ShownPipeline,
+    ShownStudy,
+    ShownTimeline,
+)
+from kernelderby.page.model.trust import ShownChanges, ShownTrust
+
+KINDS = ("graph", "eager", "busy")
+
+
+class PageModel(Struct, frozen=True):
+    """repository: its address, empty where nobody knows; docs: pages in it. has_samples: False where the set has too
+    many rows for a page with the raw samples of each.
+
+    fields: array-like record -> the names of its places. environments: what cells refer to. newest: when the newest
+    row was measured. protocols: GPU -> the one that its tables over all operators take; leads: GPU -> the result there
+    in sentences, where libraries were measured."""
+
+    version: str
+    repository: str
+    docs: tuple[str, ...]
+    newest: str
+    rows: int
+    has_samples: bool
+    kinds: tuple[str, ...]
+    fields: dict[str, tuple[str, ...]]
+    gpus: tuple[ShownGpu, ...]
+    protocols: dict[str, str]
+    leads: dict[str, tuple[str, ...]]
+    operators: tuple[ShownOperator, ...]
+    solutions: dict[str, ShownSolution]
+    races: tuple[ShownRace, ...]
+    scores: tuple[ShownScore, ...]
+    changes: ShownChanges | None
+    pipelines: tuple[ShownPipeline, ...]
+    layers: tuple[ShownLayers, ...]
+    kernels: tuple[ShownKernels, ...]
+    timelines: tuple[ShownTimeline, ...]
+    studies: tuple[ShownStudy, ...]
+    trust: ShownTrust
+    environments: tuple[dict[str, Any], ...]
+
+
+FIELDS = {
+    kind.__name__: kind.__struct_fields__
+    for kind in (ShownInterval, ShownTime, ShownCell, ShownRow, ShownShape, ShownKernel)
+}
