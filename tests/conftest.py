@@ -21,52 +21,91 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 # told not to order them by the number of their tests) one would otherwise begin a long one when the other is nearly
 # done.
 LONGEST = (
-    "cheats/test_cheats.py",
-    "page/test_page_browser.py",
     "cli/test_readme.py",
-    "solutions/test_decode_attention.py",
-    "solutions/test_delta_rule_sm90.py",
+    "page/test_page_browser.py",
+    "cheats/test_cheats.py",
     "solutions/test_dense_gemm.py",
-    "solutions/test_latent_attention.py",
     "test_tutorial.py",
     "measure/test_certify.py",
+    "solutions/test_decode_attention.py",
+    "solutions/test_attention_triton.py",
     "solutions/test_triton_compact.py",
-    "solutions/test_few_rows_attention.py",
-    "solutions/test_two_devices.py",
+    "measure/test_cluster.py",
+    "solutions/test_delta_rule_sm90.py",
+    "test_api.py",
     "solutions/test_competitors.py",
-    "solutions/test_derby_topk_filter.py",
-    "solutions/test_attention_sm90.py",
+    "measure/test_signals.py",
+    "solutions/test_latent_attention.py",
     "solutions/test_gemm_sm90.py",
+    "solutions/test_rowwise.py",
+    "solutions/test_block_rows.py",
+    "page/test_page_model.py",
     "measure/test_misbehaviours.py",
     "measure/test_tune.py",
-    "solutions/test_attention_triton.py",
     "test_flashinfer_bench_compat.py",
     "edges/test_mutations.py",
-    "solutions/test_derby_cache_and_conv.py",
     "test_layering.py",
     "measure/test_measure_commands.py",
     "measure/test_neighbours.py",
-    "measure/test_signals.py",
     "measure/test_launches.py",
     "test_rank.py",
-    "test_api.py",
 )
 
 
 def pytest_configure(config):
-    """A folder for what tests compile, the same one in all processes of a run, and a cache in it: what lies in the
-    user's is none of the tests', who may have none."""
+    """A folder for what tests compile, the same one in all processes of a run, with a cache of its own: tests must
+    not depend on the user's."""
+    patch = pytest.MonkeyPatch()
+    config.add_cleanup(patch.undo)
     if "KERNELDERBY_TESTS_BUILT" not in os.environ:
-        patch, folder = pytest.MonkeyPatch(), tempfile.mkdtemp(prefix="kernelderby-tests-")
+        folder = tempfile.mkdtemp(prefix="kernelderby-tests-")
         patch.setenv("KERNELDERBY_TESTS_BUILT", folder)
         patch.setenv("XDG_CACHE_HOME", f"{folder}/cache")
         config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
-        config.add_cleanup(patch.undo)
-    gc.disable()  # until all is collected: what is made until then stays
+    read_checkout_once(patch)
+    gc.disable()  # until all is collected: objects made until then stay
 
 
-def pytest_collection_modifyitems(items):
-    """The longest files first. Tests marked gpu are skipped, with the reason, where torch sees no GPU."""
+def read_checkout_once(patch: pytest.MonkeyPatch) -> None:
+    """The checkout's solutions and rows are read once in a process: modules that are collected and hundreds of tests
+    open it, and none changes it. What comes with a warning is read again, for the warning."""
+    from kernelderby import catalog
+
+    solutions, rows = catalog.load_solutions, catalog.Catalog._rows
+    known_solutions, known_rows = [], {}
+
+    def load_solutions(root, *rest):
+        if root != CHECKOUT:
+            return solutions(root, *rest)
+        if not known_solutions:
+            known_solutions.append(solutions(root, *rest))
+        found, problems = known_solutions[0]
+        return dict(found), known_solutions.pop()[1] if problems else problems
+
+    def load_rows(self, path, columns, *which):
+        if self.root != CHECKOUT or columns is not None:
+            return rows(self, path, columns, *which)
+        if path not in known_rows:
+            told, found = len(self.warnings), rows(self, path, columns, *which)
+            if len(self.warnings) > told:
+                return found
+            known_rows[path] = found
+        return list(known_rows[path])
+
+    patch.setattr(catalog, "load_solutions", load_solutions)
+    patch.setattr(catalog.Catalog, "_rows", load_rows)
+
+
+def pytest_collection_modifyitems(config, items):
+    """The longest files first. Tests marked gpu are skipped, with the reason, where torch sees no GPU. One in three of
+    the Triton kernels is compiled for sm_100, with DERBY_TESTS_ALL=1 each."""
+    if "DERBY_TESTS_ALL" not in os.environ:
+        blackwell = [
+            item for item in items if getattr(item, "callspec", None) and "sm_100" in item.callspec.params.values()
+        ]
+        left = {id(item) for place, item in enumerate(blackwell) if place % 3}
+        config.hook.pytest_deselected(items=[item for item in items if id(item) in left])
+        items[:] = [item for item in items if id(item) not in left]
     places = {CHECKOUT / "tests" / name: place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: places.get(item.path, len(places)))
     marked = [item for item in items if item.get_closest_marker("gpu")]
@@ -96,39 +135,6 @@ def checkout() -> Path:
     return CHECKOUT
 
 
-@pytest.fixture(scope="session", autouse=True)
-def checkout_read_once():
-    """The checkout's solutions and rows are read once in a process: hundreds of tests open it, and none changes it.
-    What comes with a warning is read again, for the warning."""
-    from kernelderby import catalog
-
-    solutions, rows = catalog.load_solutions, catalog.Catalog._rows
-    known_solutions, known_rows = [], {}
-
-    def load_solutions(root, *rest):
-        if root != CHECKOUT:
-            return solutions(root, *rest)
-        if not known_solutions:
-            known_solutions.append(solutions(root, *rest))
-        found, problems = known_solutions[0]
-        return dict(found), known_solutions.pop()[1] if problems else problems
-
-    def load_rows(self, path, columns, *which):
-        if self.root != CHECKOUT or columns is not None:
-            return rows(self, path, columns, *which)
-        if path not in known_rows:
-            told, found = len(self.warnings), rows(self, path, columns, *which)
-            if len(self.warnings) > told:
-                return found
-            known_rows[path] = found
-        return list(known_rows[path])
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(catalog, "load_solutions", load_solutions)
-        patch.setattr(catalog.Catalog, "_rows", load_rows)
-        yield
-
-
 @pytest.fixture
 def small_set(tmp_path: Path) -> Path:
     """A copy of tests/data/set: one toy definition, two workloads with costs, two solutions, four traces."""
@@ -137,7 +143,7 @@ def small_set(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def no_set_of_the_user(monkeypatch):
-    """What the user's shell names as the set is none of the tests'."""
+    """Tests ignore the set that the user's shell names."""
     monkeypatch.delenv("DERBY_ROOT", raising=False)
     monkeypatch.delenv("FIB_DATASET_PATH", raising=False)
 

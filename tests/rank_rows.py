@@ -9,7 +9,7 @@ from kernelderby.rank import rank
 from kernelderby.rows.measurement import Cost, Measurement, Status
 
 D = "operator"
-STEADY = (0.98, 1.0, 1.02)  # what the three rounds of every solution are times its latency: they drift together
+STEADY = (0.98, 1.0, 1.02)  # factors of the three rounds, for every solution alike: they drift together
 
 
 def workload(uuid: str, floor_us: float = 10.0, **extra) -> Workload:

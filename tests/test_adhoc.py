@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+import kernelderby
+from kernelderby import DerbyError
 from kernelderby.catalog import Catalog
 
 pytest.importorskip("torch")
@@ -31,6 +33,12 @@ def test_a_file_is_checked_with_what_lies_beside_it(own, derby):
     assert not (own / "solutions").exists()  # nothing to pack, nothing left
 
 
+def test_run_may_be_what_a_function_gave(own, derby):
+    (own / "made.py").write_text("from functools import partial\n\nrun = partial(lambda by, x: x * by, 2)\n")
+    code, out, err = derby("check", "made.py", "--for", "twice", "--shape", "T=3,D=5")
+    assert code == 0, out + err
+
+
 COMPILES = """
 import subprocess
 
@@ -56,6 +64,11 @@ def test_what_a_compiler_says_is_told(own, derby, more):
         (["none.py", "--for", "twice"], 1, "does not exist"),
         (["mine.py::wrong", "--for", "twice"], 1, "wrong() has 3 parameters; twice gives x"),
         (["mine.py::no", "--for", "twice"], 1, "has no no()"),
+        (["broken.py", "--for", "twice"], 1, "broken.py:2: invalid syntax; mend it"),
+        (["scaled.py::one", "--for", "twice"], 1, "one() has 0 parameters"),
+        (["empty.py", "--for", "twice"], 1, "has no run(); add run(x)"),
+        (["k.cu", "--for", "twice"], 1, "k.cu: is no FILE.py; `derby new solution"),
+        (["./definitions", "--for", "twice"], 1, "is a folder; name a FILE.py"),
         (["mine.py", "--for", "twice", "--shape", "T=3"], 1, "lacks D; write T=64,D=64"),
         (["mine.py", "--for", "twice", "--shape", "T=3,E=4"], 1, "no axis 'E'"),
         (["mine.py", "--for", "twise"], 1, "did you mean twice"),
@@ -64,8 +77,21 @@ def test_what_a_compiler_says_is_told(own, derby, more):
     ],
 )
 def test_a_slip_is_one_line(own, derby, words, code, said):
+    (own / "broken.py").write_text("def run(x):\n    return x +\n")
+    (own / "scaled.py").write_text("def one():\n    pass\n")
+    for name in ("empty.py", "k.cu"):
+        (own / name).touch()
     found, _, err = derby("check", *words)
     assert found == code and said in " ".join(err.split())
+
+
+def test_a_kernel_that_a_cpu_does_not_time_is_told_so(own, derby):
+    """Not measured in silence beside the others."""
+    (own / "kernel.py").write_text("import triton\n\n\ndef run(x):\n    return x * 2\n")
+    code, out, err = derby("bench", "kernel.py", "--for", "twice", "--device", "cpu")
+    assert (code, out) == (1, "") and "times plain Python alone, and kernel is Triton" in err
+    with pytest.raises(DerbyError, match="kernel is Triton"):
+        kernelderby.open(own).bench("kernel.py", operator="twice", device="cpu")
 
 
 def test_rows_are_kept_apart_until_they_are_recorded(own, derby):

@@ -1,4 +1,4 @@
-"""import kernelderby: what it exports, how light it is, what its answers give; the page of it, run as it stands."""
+"""import kernelderby: its exports, its weight, its answers; and docs/api.md, run as it stands."""
 
 import csv
 import json
@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from dataclasses import FrozenInstanceError
+from inspect import Parameter, signature
 from io import StringIO
 
 import pytest
@@ -94,9 +95,12 @@ def test_what_a_notebook_may_give_for_names(small_set):
     assert len(found.rank(D, workloads=1000).value[0].rows) == len(found.rank(D, workloads=["1000"]).value[0].rows) == 1
     assert repr(found) == f"TraceSet({str(small_set)!r})"
     for ask, words in (
-        (lambda: found.rank([3.5]), "3.5 is no name"),
-        (lambda: found.rank(True), "True is no name"),
-        (lambda: found.rank([None]), "None is no name"),
+        (
+            lambda: found.rank([3.5]),
+            r"rank: definitions=\[3.5\] has the wrong type; give str or int or a list of str or",
+        ),
+        (lambda: found.rank(True), "definitions=True has"),
+        (lambda: found.rank(iter([None])), "None is no name"),
         (lambda: found.rank(D, time="fast"), "time: 'fast' is unknown; known: busy, eager, graph"),
         (lambda: found.rank(7), "no definition '7'"),
         (lambda: found.roofline(gpu=3), "no '3'"),
@@ -105,7 +109,39 @@ def test_what_a_notebook_may_give_for_names(small_set):
             ask()
 
 
-@pytest.mark.parametrize("factors", [[0], [1], [-2], ["x"], [float("nan")], [float("inf")]])
+STRANGE = {
+    5.5: "float",
+    b"x": "-",
+    object: "-",
+    (None,): "-",
+    True: "bool",
+    -1: "int|Names",
+    print: "-",
+}  # who takes it
+
+
+def test_a_wrong_type_is_one_line(small_set, checkout):
+    """For every argument of every question, at the question itself, not somewhere below."""
+    recording = kernelderby.profile(checkout / "profiles/triton_fused_v2_b200.csv")
+    needed = {"operator": D, "shape": "n=1", "solution": "toy_fast", "after": recording, "base": "a", "candidate": "b"}
+    questions = [kernelderby.open, kernelderby.counters, kernelderby.layers, kernelderby.doctor]
+    for each in (kernelderby.open(small_set), recording):
+        questions += [getattr(each, name) for name in dir(type(each)) if name[0] != "_"]
+    asked = 0
+    for question in filter(callable, questions):
+        takes = signature(question).parameters.values()
+        for name, kind, annotation in ((each.name, each.kind, str(each.annotation)) for each in takes):
+            given = {each.name: needed[each.name] for each in takes if each.name in needed}
+            for strange in (each for each, fits in STRANGE.items() if not re.search(fits, annotation)):
+                if kind is not Parameter.VAR_KEYWORD:
+                    several = kind is Parameter.VAR_POSITIONAL
+                    with pytest.raises(DerbyError, match=f"{name}=.* has the wrong type; give "):
+                        question(*([strange] if several else []), **({} if several else {**given, name: strange}))
+                    asked += 1
+    assert asked > 250
+
+
+@pytest.mark.parametrize("factors", [[0], [1], [-2], [float("nan")], [float("inf")]])
 def test_what_no_stage_can_gain(checkout, factors):
     recording = kernelderby.profile(checkout / "profiles/triton_fused_v2_b200.csv")
     assert repr(recording).startswith("ProfileFile(")
@@ -146,7 +182,7 @@ def test_workloads_are_named_by_uuid_size_and_axis(small_set):
         found.rank(workloads="9")
 
 
-def test_to_pandas(small_set):
+def test_frames_of_pandas_are_the_csv(small_set):
     pandas = pytest.importorskip("pandas")
     answer = kernelderby.open(small_set).rank()
     for name in answer.frames:
@@ -161,7 +197,7 @@ def test_without_pandas_it_is_one_line(small_set, monkeypatch):
         kernelderby.open(small_set).rank().to_pandas()
 
 
-def test_a_recording(checkout):
+def test_a_recording_answers_stages_and_whatif(checkout):
     published = checkout / "profiles/triton_fused_v2_b200.csv"
     recording = kernelderby.profile(published)
     assert recording.gpu == "NVIDIA B200" and recording.path == published

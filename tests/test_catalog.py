@@ -1,4 +1,4 @@
-"""catalog: what a good set gives, and the one line that each kind of bad input gives."""
+"""catalog: the contents of a good set, and one line for each kind of bad input."""
 
 import json
 import re
@@ -38,7 +38,7 @@ def edit(path, old, new):
     path.write_text(text.replace(old, new))
 
 
-def test_definition(small_set):
+def test_a_definition_has_its_axes_sizes_and_tensors(small_set):
     definition = Catalog.open(small_set).definition(D)
     assert definition.axes == {"rows": None, "columns": 4}
     assert definition.sizes({"rows": 7}) == {"rows": 7, "columns": 4}
@@ -55,7 +55,7 @@ def test_sizes_wants_exactly_the_variable_axes(small_set):
             definition.sizes(axes)
 
 
-def test_workloads(small_set):
+def test_a_workload_has_its_axes_scalars_and_cost(small_set):
     first, second = Catalog.open(small_set).workloads(D)
     assert (first.axes, second.axes) == ({"rows": 2}, {"rows": 1000})
     assert first.scalars == {"factor": 2.0}
@@ -69,7 +69,7 @@ def test_the_seed_of_a_workload_is_fixed_by_its_uuid(small_set):
     assert type(workload)(D, "abc", {}, {}, None, {}).seed == 0xBA7816BF8F01
 
 
-def test_solutions(small_set):
+def test_a_solution_has_its_sources_stages_and_needs(small_set):
     catalog = Catalog.open(small_set)
     fast = catalog.solution("toy_fast")
     assert (fast.author, fast.op_type, fast.entry_point, fast.requires.cpu) == ("alice", "toy", "main.py::run", True)
@@ -93,7 +93,7 @@ def test_the_hash_follows_the_code_and_not_the_prose(small_set):
     assert Catalog.open(small_set).solution("toy_fast").hash != before
 
 
-def test_traces(small_set):
+def test_rows_are_read_for_one_or_all_operators(small_set):
     rows = Catalog.open(small_set).traces(D)
     assert len(rows) == 4 and rows == Catalog.open(small_set).traces()
     assert {row.solution for row in rows} == {"toy_fast", "toy_baseline"}

@@ -24,7 +24,7 @@ def ceilings(ways):
 
 
 def plan_on_cpu(ways, broken):
-    """A plan of 256 KiB whose kernels are done by torch; `broken` changes one word of what they leave."""
+    """A plan of 256 KiB with torch in place of the kernels; `broken` changes one word of their result."""
 
     class OnCpu(ways.Plan):
         def call(self, name, *arguments):

@@ -38,7 +38,7 @@ def written(row):
 
 
 def last_of_each(rows):
-    """What may count."""
+    """The rows that may count."""
     key = {}
     for row in rows:
         kinds = [(kind, time.samples_us.lengths) for kind, time in row.times.items()]
@@ -83,7 +83,7 @@ def test_the_same_rows_and_answers(kept, real_rows, monkeypatch):
 
 
 def test_the_page_of_columns_is_that_of_the_lines_without_samples(kept, real_rows, monkeypatch):
-    """Of rows that others replace, too: each stands there twice, at first as of another session."""
+    """Also with rows that others replace: each stands there twice, at first as of another session."""
     path = real_rows / "traces/h200/norm/rms_norm.jsonl"
     lines = path.read_text().splitlines()
     former = [json.loads(line) for line in lines]
@@ -139,6 +139,15 @@ def test_a_broken_cache_is_made_again_or_done_without(kept, real_rows, monkeypat
     shutil.rmtree(kept)
     kept.write_text("no folder")
     assert [*map(written, Catalog.open(real_rows).traces())] == [*map(written, lines)]
+
+
+def test_a_process_that_fails_says_nothing_and_the_lines_are_read(kept, real_rows, monkeypatch, capfd):
+    before, warned = plainly(monkeypatch, real_rows)
+    monkeypatch.setattr(parts, "_ALONE_BYTES", 0)
+    monkeypatch.setattr(parts, "_SERVE", "1 / 0")
+    catalog = Catalog.open(real_rows)
+    assert catalog.traces() == before and catalog.warnings == warned
+    assert capfd.readouterr().err == ""
 
 
 def test_rows_that_contradict_their_session_are_left_out_as_from_lines(kept, real_rows, monkeypatch):

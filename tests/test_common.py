@@ -118,7 +118,8 @@ def test_flashinfers_trace_apply_finds_it(shared_set, tmp_path, monkeypatch):
 
 
 def test_headers_that_cuda_sources_include_come_along(shared_set):
-    """Nobody lists them: kernel.cu includes one, that one another. A solution's own header of a name goes first."""
+    """No list names them: kernel.cu includes one, which includes another. A solution's own header of the same name
+    goes first."""
     common = shared_set / "solutions/alice/common"
     (common / "outer.cuh").write_text('#pragma once\n#include <cuda.h>\n  #  include "inner.cuh"\n')
     (common / "inner.cuh").write_text('#include "own.cuh"\n// #include "unused.cuh"\n')

@@ -10,9 +10,15 @@ import pytest
 from msgspec.structs import replace
 from rank_rows import row
 
-from kernelderby.catalog.builds import build_id, version_of_builds
-from kernelderby.catalog.libraries import library_of, library_versions, oldest, pinned_versions
-from kernelderby.catalog.not_raced import not_raced
+from kernelderby.catalog.libraries import (
+    build_id,
+    library_of,
+    library_versions,
+    oldest,
+    pinned_versions,
+    version_of_builds,
+)
+from kernelderby.catalog.templates import not_raced
 from kernelderby.errors import DerbyError
 from kernelderby.rank.field import field
 
@@ -39,6 +45,7 @@ SOLUTIONS = {
         solution("t", "torch"),
         solution("i", "inductor", definition="delta", modules=("torch._inductor",)),
         solution("plain", "baseline"),
+        solution("glue", "torch", language="triton"),
         solution("mine", "me", language="triton"),
         solution("mine_too", "me", sources=("main.py", "kernel.cu")),
     )
@@ -57,6 +64,7 @@ def test_whose_kernels_a_solution_calls():
         "t": "torch",
         "i": "inductor",
         "plain": "torch",
+        "glue": "torch",
         "mine": None,
         "mine_too": None,
     }
@@ -90,7 +98,7 @@ def test_a_row_an_operator_and_library_by_importance():
         {"vllm": "0.33.0"},
     )
     assert [(each.definition, each.library) for each in found.raced] == [
-        ("beta", "sgl_kernel"),
+        ("beta", "sgl-kernel"),
         ("alpha", "torch"),
         ("alpha", "vllm"),
     ]
@@ -102,6 +110,8 @@ def test_a_row_an_operator_and_library_by_importance():
     assert found.without == ("gamma",)
     shares = [[round(found.at_least(few, raced), 1) for few in (1, 2)] for raced in (False, True)]
     assert shares == [[100.0, 10.0], [10.0, 10.0]]
+    three = field(rows, {"alpha": ["w1", "w2", "w3"]}, SOLUTIONS, {"alpha": 1.0}, {})
+    assert [three.at_least(few, raced=True) for few in (1, 2)] == [100.0, 0.0], "torch has a third of the shapes"
 
 
 def test_times_of_former_code_are_no_race():
@@ -127,7 +137,7 @@ def test_versions_of_a_constraints_file(tmp_path):
 
 def test_the_command_in_the_checkout(derby, checkout):
     code, table, _ = derby("field", "rms_norm", "--root", checkout, columns=80)
-    assert code == 0 and "vllm" in table and "sgl_kernel" in table
+    assert code == 0 and "vllm" in table and "sgl-kernel" in table
     assert max(map(len, table.splitlines())) <= 80
     found = json.loads(derby("field", "rms_norm", "--json", "--root", checkout)[1])["field"]
     assert {each["definition"] for each in found["raced"]} == {"rms_norm"}

@@ -24,7 +24,7 @@ torch = pytest.importorskip("torch")
 CHECKOUT = Path(__file__).resolve().parent.parent
 CATALOG = Catalog.open(CHECKOUT)
 MOE = "moe_fp8_block_scale_ds_routing_topk8_ng8_kg4_e32_h7168_i2048"
-MOST_DRAWN = 1 << 27  # what a CPU draws in a second
+MOST_DRAWN = 1 << 27  # as many as a CPU draws in a second
 
 
 def drawn(workload):
@@ -191,7 +191,7 @@ def test_it_generates_every_input_of_the_smallest_workload_at_full_shape(trace_s
 
 
 def test_it_judges_every_operator_by_its_tensors(trace_set):
-    """flashinfer-bench takes what has the op_type "sampling" for an operator that draws tokens from `probs`."""
+    """flashinfer-bench takes every operator with the op_type "sampling" for one that draws tokens from `probs`."""
     from flashinfer_bench.bench.evaluators.registry import resolve_evaluator
 
     found = {name: resolve_evaluator(trace_set.definitions[name]).__name__ for name in CATALOG.definitions}

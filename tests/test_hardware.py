@@ -58,7 +58,7 @@ def test_compute_capability_by_family(name, capability):
     assert compute_capability_of(name) == capability
 
 
-def test_amd_targets():
+def test_amd_names_give_their_architecture():
     assert [amd_architecture_of(f"AMD Instinct {name}") for name in ("MI300X", "MI355X", "MI250X")] == [
         "gfx942",
         "gfx950",
@@ -68,7 +68,7 @@ def test_amd_targets():
     assert amd_architecture_of("NVIDIA H200") is None
 
 
-def test_h200():
+def test_the_h200_is_found_by_every_name():
     gpu = find_gpu("h200")
     assert gpu is find_gpu("NVIDIA H200") is find_gpu("nvidia h200 ")
     assert (gpu.memory_bytes_per_second, gpu.flops_per_second["float8_e4m3fn"]) == (4.8e12, 1979e12)
@@ -80,7 +80,7 @@ def test_every_gpu_that_must_be_there_is():
 
 
 def test_measured_ceilings_stay_below_the_vendor_s_peaks():
-    """And are what was read on the machine, beside the peaks, never instead of them."""
+    """They were read on the machine, and stand beside the peaks, never instead of them."""
     gpu = find_gpu("h200")
     assert (gpu.measured.memory_bytes_per_second, gpu.measured.date) == (4.699e12, "2026-11-22")
     assert gpu.measured.flops_per_second == {"float8_e4m3fn": 1666.8e12, "bfloat16": 858.7e12}

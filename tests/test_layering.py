@@ -164,7 +164,7 @@ def test_what_exported_packages_run_knows_nothing_of_ours():
 
 @pytest.mark.parametrize("path", sorted((PACKAGE / "cli").glob("*.py")), ids=lambda path: path.name)
 def test_commands_import_heavy_things_inside_the_command(path):
-    """At a command module's top only the standard library, click, what is light of store/, errors and the group."""
+    """At a command module's top only the standard library, click, the light parts of store/, errors and the group."""
     for node in parsed(path).body:
         names = (
             [alias.name for alias in node.names]
@@ -277,7 +277,7 @@ def test_no_sibling_modules_share_a_prefix():
 
 
 def taken_from(room):
-    """Names that other modules take from a room itself, not from a module of it."""
+    """Names that other modules import from a room itself, not from a module inside."""
     modules = {module_name(path) for path in PACKAGE.rglob("*.py")}
     for path in MODULES:
         for node in imports_from(path):
@@ -298,8 +298,8 @@ ROOMS = [
 
 
 @pytest.mark.parametrize("room", ROOMS, ids=lambda room: room.__name__)
-def test_exported_names(room):
-    """__all__ of a room names what is there, once each, and everything that others take from it."""
+def test_a_room_exports_existing_names_and_all_that_others_take(room):
+    """__all__ of a room names existing things, once each, and everything that others import from it."""
     assert [name for name in room.__all__ if not hasattr(room, name)] == []
     assert len(set(room.__all__)) == len(room.__all__)
     assert set(taken_from(room.__name__)) - {"__version__"} <= set(room.__all__)

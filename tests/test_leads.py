@@ -11,7 +11,7 @@ from kernelderby.rank import rank
 from kernelderby.rank.lead import lead_of
 from kernelderby.rank.leads import leads
 from kernelderby.report.leads import leads_answer, sentence
-from kernelderby.rows.measurement import Timed
+from kernelderby.rows.measurement import Status, Timed
 
 AUTHORS = {"a1": "ann", "a2": "ann", "b1": "bob", "c1": "cid", "plain": "baseline"}
 # Operator -> solution -> (graph, eager) by workload.
@@ -66,15 +66,15 @@ def test_numbers_worked_out_by_hand():
     graph, eager = alpha.kinds["graph"], alpha.kinds["eager"]
     assert (graph.workloads, graph.wins, graph.losses, graph.least, graph.most) == (2, 1, 1, 0.5, 2.0)
     assert graph.ratio.value == pytest.approx(1.0) and eager.ratio.value == pytest.approx((3.0 * 1.5) ** 0.5)
-    assert graph.libraries == {"bob": 2} and eager.libraries == {"cid": 2}  # the best one on each shape
+    assert graph.libraries == {"bob": 2, "cid": 0} and eager.libraries == {"cid": 2, "bob": 0}  # shapes won
     assert beta.kinds["graph"].ratio.value == pytest.approx(8.0)
     assert found.total["graph"].ratio.value == pytest.approx(8.0**0.5) and found.total["graph"].workloads == 3
     assert (found.total["eager"].wins, found.total["eager"].unpaired) == (3, 3)
     assert sentence(found) == (
-        "Published shapes: ann in CUDA graphs is 2.83 times as fast as the best of one library (geometric mean of 2 "
-        "operators; bob 0.25.1): faster on 2 of 3 shapes, slower on 1, 3 not measured in turn. ann launched by the "
-        "host is 2.06 times as fast as the best of 2 libraries (geometric mean of 2 operators; bob 0.25.1, cid of "
-        "unknown version): faster on 3 of 3 shapes, 3 not measured in turn."
+        "Published shapes: ann in CUDA graphs is 2.83 times as fast as the best of 2 libraries (geometric mean of 2 "
+        "operators; bob 0.25.1, cid of unknown version): faster on 2 of 3 shapes, slower on 1, 3 not measured in turn. "
+        "ann launched by the host is 2.06 times as fast as the best of 2 libraries (geometric mean of 2 "
+        "operators; bob 0.25.1, cid of unknown version): faster on 3 of 3 shapes, 3 not measured in turn."
     )
     assert leads(of_former_code("b1"), WORKLOADS, SOLUTIONS)[0].versions["bob"] == "0.33.0"
 
@@ -91,8 +91,25 @@ def test_shapes_whose_times_are_of_former_code_are_left_out_and_said():
     assert found.total["graph"].workloads == before.total["graph"].workloads - 1
     assert sentence(found).endswith(" Not counted: 1 shape with times of former code.")
     answer = leads_answer([found], True)
-    assert "shapes to be measured again, since a time is of former code: beta (1)" in answer.to_text(100)
+    assert "Published shapes to be measured again, since a time is of former code: beta (1)" in answer.to_text(100)
     assert answer.frame("operators").to_dicts()[0]["operator"] == "alpha"
+
+
+def test_shapes_that_a_library_cannot_do_are_said():
+    """c1 fails on both shapes, the author's and plain torch's failures are their own."""
+    broken = [
+        replace(each, status=Status.RAISED, times={}, latency_us=None)
+        if each.solution in ("c1", "a2", "plain")
+        else each
+        for each in rows()
+    ]
+    [found] = leads(broken, WORKLOADS, SOLUTIONS, author="ann")
+    alpha, beta = found.operators
+    assert (alpha.failed, beta.failed) == ({"cid": 2}, {}) and alpha.kinds["graph"].libraries == {"bob": 2}
+    assert "Published shapes on which a library failed: cid at alpha (2)" in leads_answer([found], True).to_text(100)
+    unjudged = {"status": Status.OUT_OF_MEMORY, "message": "the judge has no memory for its case: 47 GiB"}
+    full = [replace(each, **unjudged) if each.solution == "c1" else each for each in broken]
+    assert leads(full, WORKLOADS, SOLUTIONS, author="ann")[0].operators[0].failed == {}
 
 
 def test_a_lead_of_former_code_alone_is_none():
@@ -190,6 +207,9 @@ def test_a_lead_counts_ties_and_what_was_not_measured_in_turn():
     assert (found.workloads, found.wins, found.ties, found.losses, found.unpaired) == (3, 2, 1, 0, 1)
     assert found.ratio.value == pytest.approx((1.5 * 1.0 * 5.0) ** (1 / 3)) and found.ratio.interval == "unpaired"
     assert found.libraries == {"bob": 2, "cid": 1}
+    best["w1"]["dan"] = best["w2"]["dan"] = timed("d1", "w1", [90, 90, 90], "s")
+    best["w2"]["eve"] = timed("e1", "w2", [90, 90, 90], "s")
+    assert lead_of("ann", best, "graph").libraries == {"bob": 2, "cid": 1, "dan": 0}, "eve has a third of the shapes"
     assert lead_of("ann", {"w4": best["w4"]}, "graph") is None
     weighted = lead_of("ann", best, "graph", {"w1": 1.0, "w2": 1.0, "w3": 2.0})
     assert weighted.ratio.value == pytest.approx((1.5 * 1.0 * 5.0**2) ** (1 / 4))

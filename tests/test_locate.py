@@ -1,4 +1,4 @@
-"""Which set a command works on, and what is written to when it is the installed one."""
+"""Which set a command works on, and where it writes if that is the installed one."""
 
 from __future__ import annotations
 

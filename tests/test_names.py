@@ -36,24 +36,41 @@ def test_names_are_those_that_the_catalog_reads(checkout):
 
 @pytest.mark.parametrize(
     ("name", "strange"),
-    [("toy_fats", True), ("toy_fast", False), ("scale_rows_h4_reference", False), (ALIAS, False), ("a.py", False)],
+    [
+        ("toy_fats", True),
+        ("toy_fas", True),
+        ("toy_fast", False),
+        ("scale_rows_h4_reference", False),
+        (ALIAS, False),
+        ("a.py", False),
+    ],
 )
 def test_what_is_surely_no_name(aliased, name, strange):
     assert is_strange(aliased, name) is strange
 
 
 @pytest.mark.parametrize(
-    "words", [("check", "toy_fats"), ("rank", "--solutions", "toy_fats"), ("explain", "toy_fats"), ("tune", "toy_fats")]
+    ("words", "said"),
+    [
+        (("check", "toy_fats"), "did you mean toy_fast"),
+        (("rank", "--solutions", "toy_fas"), "did you mean toy_fast"),
+        (("gate", "toy_fats", "toy_fast"), "did you mean toy_fast"),
+        (("tune", "toy_fats"), "did you mean toy_fast"),
+        (("check", "none.py", "--for", "scale_rows_h4"), "does not exist"),
+        (("bench", "none.py", "--for", "scale_rows_h4", "--device", "cpu"), "does not exist"),
+        (("bench", "--for", "scale_rows_h4", "--shape", "row=3"), "did you mean rows"),
+        (("new", "operator", "mine", "x:bf17[T]"), "no dtype 'bf17'"),
+    ],
 )
-def test_a_misspelt_name_waits_for_no_import(small_set, words):
-    """A tenth of a second where reading the set and numpy took half of one."""
+def test_a_slip_waits_for_no_import(small_set, words, said):
+    """A tenth of a second where reading the set and numpy took half of one, torch two."""
     code = (
         "import sys; sys.argv[0] = 'derby'\nfrom kernelderby.cli import main\n"
         "try: main()\nfinally: print([each for each in ('numpy', 'torch') if each in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code, *words, "--root", small_set], capture_output=True, text=True)
-    assert "did you mean toy_fast" in done.stderr
-    assert done.stdout == "[]\n"
+    assert said in done.stderr
+    assert "torch" not in done.stdout and (done.stdout == "[]\n" or "toy" not in words[1])
     assert done.returncode == 1
 
 

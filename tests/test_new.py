@@ -1,4 +1,4 @@
-"""derby new: what it writes checks right at once, costs included; what it cannot take ends in one line."""
+"""derby new: its files pass the check at once, costs included; bad input ends in one line."""
 
 from __future__ import annotations
 
@@ -117,10 +117,18 @@ def test_a_new_solution_is_right_before_it_is_edited(own, derby, language):
     assert derby("pack", "--check")[0] == 1 and derby("pack")[0] == 0  # flashinfer-bench's JSON follows
 
 
+def test_names_that_the_templates_use_themselves(own, derby):
+    inputs = ("torch:f16[T]", "reference:f16[T]", "results:f16[T]")
+    derby("new", "operator", "odd", *inputs, "--run", "torch + reference * results", "--size", "T=4")
+    derby("new", "solution", "triton", "--for", "odd", "--language", "triton", "--author", "me")
+    code, out, err = derby("check", "triton")
+    assert code == 0, out + err
+
+
 def test_every_language_has_sources_that_compile_and_a_folder_that_loads(own, derby):
     derby("new", "operator", "twice", "x:f16[T,D]", "--run", "x * 2", "--size", "T=1", "--size", "D=16")
     for language in LANGUAGES:
-        name = f"in_{language.replace('-', '_')}"
+        name = f"in_{language.replace('-', '_')}" if language != "triton" else "class"  # a word of Python
         code, _, err = derby("new", "solution", name, "--for", "twice", "--language", language, "--author", "me")
         assert code == 0, err
         solution = Catalog.open(own, strict=True).solution(name)
@@ -315,14 +323,14 @@ def test_odd_functions_become_operators(own, function, example, shown, source):
     written = new_operator(own, "mine", function=f"odd.py:{function}", example=f"odd.py:{example}")
     assert shown in written.shown
     assert source in written.files[1].read_text()
-    assert "costs counted" in written.notes[-1], written.notes  # the reference ran, and gave what the contract says
+    assert "costs counted" in written.notes[-1], written.notes  # the reference ran and kept the contract
 
 
 @pytest.mark.parametrize(
     ("function", "example", "said"),
     [
-        ("odd.py:layer", "both", "is no plain function"),
-        ("odd.py:Layer", "both", "is no plain function"),
+        ("odd.py:layer", "both", "names a Layer, no plain function"),
+        ("odd.py:Layer", "both", "names a class, no plain function"),
         ("torch.nn.functional:gelu", "both", "tells no parameters"),
         ("odd.py:listed", "listed_inputs", "parts is a list"),
         ("odd.py:optional", "both", "fails with it"),
@@ -397,6 +405,7 @@ def test_the_new_tilelang_kernel_compiles(begun):
         (["bad", "x:bf16[T]", "--size", "D=4"], "D is no axis that varies"),
         (["bad", "x:bf16[T]", "--constant", "w"], "'w' is no tensor"),
         (["bad name", "x:bf16[T]"], "is no name"),
+        (["9bad", "x:bf16[T]"], "a letter first"),
         (["bad", "--from", "nothing_here:f"], "does not load"),
         (["bad", "--from", "ops.py:attend"], "needs --example"),
     ],

@@ -1,4 +1,4 @@
-"""pack: what is stale is found, written once, and then fresh; sources and JSON hold the same."""
+"""pack: stale files are found, written once, and then fresh; sources and JSON hold the same."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""What is packed: the same bytes each time, no link; and the bounds of the dependencies, written once."""
+"""The packages: the same bytes each time, no link; and the bounds of the dependencies, written once."""
 
 import importlib.util
 import json

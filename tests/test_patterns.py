@@ -18,6 +18,8 @@ from kernelderby.store.patterns import Pattern
         ("(a|aa)+$", "a" * 80 + "b"),
         (".*.*.*.*.*x", "a" * 3000),
         (r"(\w+\s?)*$", "a" * 60 + "!"),
+        ("a?" * 40 + "a" * 40, "a" * 40),
+        ("(aa|a)" * 40 + "b", "a" * 60 + "c"),
     ],
 )
 def test_a_pattern_that_takes_ages_is_said(monkeypatch, pattern, name):
@@ -29,8 +31,12 @@ def test_a_pattern_that_takes_ages_is_said(monkeypatch, pattern, name):
     assert not Pattern("stage K1: kernels", "^gemm.*sm90").search("gemm_bf16")  # and the next one is searched
 
 
-@pytest.mark.parametrize("text", ["(", "*", "a" * 1001, "(?P<a>x)(?P<a>y)", "[z-a]"])
-def test_what_is_no_pattern_is_left_out_of_the_set(small_set, text):
+@pytest.mark.parametrize(
+    "text", ["(", "*", "a" * 1001, "(?P<a>x)(?P<a>y)", "[z-a]", "(?i)" + r"[\x01-\U0010fffe]" * 58]
+)
+def test_what_is_no_pattern_is_left_out_of_the_set(small_set, text, monkeypatch):
+    """The last one takes half a second to compile, and there may be hundreds."""
+    monkeypatch.setattr(patterns, "SECONDS", 0.2)
     with pytest.raises(DerbyError, match="^here: "):
         Pattern("here", text)
     path = next(small_set.rglob("toy_baseline/solution.toml"))

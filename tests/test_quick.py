@@ -1,4 +1,4 @@
-"""Rows that are checked many at once: what row.Row takes is taken, what it refuses is refused with its words."""
+"""Rows checked many at once: accepted like row.Row accepts them, and refused with its words."""
 
 import copy
 import functools
@@ -19,7 +19,7 @@ from kernelderby.store.fields import read_jsonl
 
 
 def of_rows(path):
-    """What the slow way makes of a file, and what it refuses."""
+    """The slow way's rows of a file, and its refusals."""
     problems, rows = [], []
     for where, line in read_jsonl(path, Row, problems.append):
         rows.append(Measurement.from_row(line, where))

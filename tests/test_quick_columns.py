@@ -1,5 +1,4 @@
-"""Columns that are taken from lines at once are those of the rows that load_rows() gives; what it refuses is refused in
-the same words."""
+"""Columns taken from lines at once are those of the rows of load_rows(); refusals have the same words."""
 
 import copy
 import json
@@ -19,7 +18,7 @@ INSTEAD = (None, "other", " ", "", -1, 0, 1e300, 2**70, True, [], [[]], {}, {"ot
 
 @pytest.fixture(scope="module")
 def around(checkout):
-    """The path and what its rows are held against; a row that passed and one that did not."""
+    """The path and the surroundings that its rows are compared with; a row that passed and one that failed."""
     path = checkout / "traces/h200/norm/rms_norm.jsonl"
     catalog = Catalog.open(checkout)
     definition = catalog.definition("rms_norm")
@@ -37,7 +36,7 @@ def around(checkout):
 
 
 def read(around, text, by_line):
-    """The columns, and what was left out of them."""
+    """The columns, and what was left out."""
     (path, known, place, definition), problems = around, []
     lines = lines_in(text.encode() if isinstance(text, str) else text)
     try:

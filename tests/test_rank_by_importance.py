@@ -96,7 +96,7 @@ def test_one_group_is_ranked_and_the_others_are_named():
         ([row("d1", "w1", 1.0, definition="delta")], "no operator that has one was measured on NVIDIA H200"),
     ],
 )
-def test_errors(measurements, words):
+def test_rows_that_cannot_be_ranked_are_an_error(measurements, words):
     with pytest.raises(DerbyError, match=words):
         ranked(measurements)
 
@@ -129,7 +129,7 @@ Of each author the solution that stands first in `derby rank --definition OPERAT
 """
 
 
-def test_report():
+def test_the_report_as_text():
     assert text.render(importance_report(ranked(rows()))) == TEXT
 
 
@@ -140,7 +140,7 @@ def weighted_set(small_set):
     return small_set
 
 
-def test_command(derby, weighted_set):
+def test_the_command_ranks_authors(derby, weighted_set):
     """toy_fast takes 4 us on both workloads, 36,000 bytes at 4.8 TB/s at least 0.0075 us."""
     code, output, _ = derby("rank", "--importance", "--root", weighted_set, "--json")
     found = json.loads(output)["importance"]
@@ -167,7 +167,7 @@ def test_best_of_all_is_what_derby_roofline_says_of_our_traces(derby, weighted_s
         (["--gpu", "h20"], 1, "no row was measured on 'h20'"),
     ],
 )
-def test_command_errors(derby, weighted_set, arguments, code, words):
+def test_the_command_refuses_wrong_words(derby, weighted_set, arguments, code, words):
     found, output, error = derby("rank", "--importance", *arguments, "--root", weighted_set)
     assert found == code and output == "" and words in error
 

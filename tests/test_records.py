@@ -69,7 +69,7 @@ def test_flashinfer_benchs_own_row_keeps_its_own_protocol():
 
 def test_a_check_goes_into_json_with_what_json_does_not_have():
     pytest.importorskip("torch")
-    from kernelderby.measure.run.checks import CheckResult
+    from kernelderby.rows.checked import CheckResult
 
     found = Correctness(math.inf, 0.5, math.nan, {"tight": 0.5})
     own = CheckResult("d", "s", "c", Status.WRONG_VALUES, "", found).to_json()["correctness"]

@@ -19,7 +19,7 @@ from kernelderby.rows.measurement import Cost
 GPU = Gpu("toy", ("Toy",), "1.0", 1e12, {"float8_e4m3fn": 100e12, "bfloat16": 50e12}, None, "by hand", "2026-11")
 
 
-def test_memory_bound():
+def test_a_floor_bound_by_memory():
     """3e6 + 1e6 bytes at 1e12 B/s = 4 us; 1e8 flops at 1e14 = 1 us."""
     cost = Cost({"float8_e4m3fn": 100_000_000}, 3_000_000, 1_000_000)
     found = floors(cost, GPU)
@@ -90,7 +90,7 @@ def test_share_of_an_operator_with_and_without_the_missing_shapes():
     assert operator_share([None, None]) == OperatorShare(None, 0.0, 0, 2)
 
 
-def test_weighted_share():
+def test_the_share_is_weighted_by_importance():
     """Weights 6, 3, 1; b has no time and c no definition: (6 x 0.5) / 6 measured, 6 x 0.4 / 10 everywhere."""
     operators = {
         "a": OperatorShare(0.5, 0.4, 1, 2),

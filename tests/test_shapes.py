@@ -1,4 +1,4 @@
-"""`derby shapes`: what a model's config.json implies, and the standing set that is made of it."""
+"""`derby shapes`: the operators and shapes that a model's config.json implies, and the standing set made from them."""
 
 import json
 from collections import Counter

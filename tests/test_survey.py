@@ -46,7 +46,7 @@ def look(root, *gpus, **options):
     return survey(Catalog.open(root), [find_gpu(gpu) for gpu in gpus], **options)
 
 
-def test_published_times(published_set):
+def test_published_times_give_a_share(published_set):
     """On XPU-A 36,000 bytes take 0.0067925 us at 5.3 TB/s: S = 33.96 % of 0.02 us. 72 bytes: 1.358e-5 us, 1.358 %."""
     found = look(published_set, "h20", "xpu-a")
     (operator,) = found.operators
@@ -150,7 +150,7 @@ def test_odd_published_figures_are_one_line(published_set, name, text, words):
     assert len(catalog.warnings) == 1 and words in catalog.warnings[0] and catalog.warnings[0].endswith("; left out")
 
 
-def test_operator_table(derby, published_set):
+def test_the_table_of_operators(derby, published_set):
     code, output, _ = derby("roofline", "--gpu", "h20,xpu-a", "--root", published_set)
     assert code == 0
     (row,) = [line.split() for line in output.splitlines() if line.startswith(D)]
@@ -159,7 +159,7 @@ def test_operator_table(derby, published_set):
     assert "adds up to 100.0 %" in output and "alibaba/atrex-bench" in output
 
 
-def test_shape_table(derby, small_set):
+def test_the_table_of_shapes(derby, small_set):
     """Workload 2: 36,000 bytes at 4.8 TB/s = 0.0075 us; 8,000 flops at 67 TFLOP/s = 0.000119 us; 8/36 flops a byte."""
     code, output, _ = derby("roofline", D, "--root", small_set)
     rows = [line.split() for line in output.splitlines()]
@@ -176,7 +176,7 @@ def test_shape_table_with_times(derby, published_set):
     assert "S of the operator on h200, the upper median over 2 of 2 shapes: 0.2%" in output
 
 
-def test_json(derby, published_set):
+def test_the_json_has_gpus_and_operators(derby, published_set):
     found = json.loads(derby("roofline", "--json", "--gpu", "NVIDIA H200,xpu-a", "--root", published_set)[1])
     assert [gpu["id"] for gpu in found["gpus"]] == ["h200", "xpu-a"] and "datasheet" in found["gpus"][0]["source"]
     operator = found["operators"][D]
@@ -267,7 +267,7 @@ def test_a_workload_without_cost(derby, small_set):
     assert code == 0 and err.count("\n") == 1 and "cost and of 1 other: is missing; run derby pack" in err
 
 
-def test_picture(derby, published_set, tmp_path):
+def test_the_picture_is_written(derby, published_set, tmp_path):
     pytest.importorskip("matplotlib")
     picture = tmp_path / "share.png"
     code, output, err = derby("roofline", "--gpu", "xpu-a", "--plot", picture, "--root", published_set)

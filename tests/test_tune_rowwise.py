@@ -1,4 +1,4 @@
-"""benchmarks/tune_rowwise.py without a GPU: its search space, its search over made-up times, what it writes."""
+"""benchmarks/tune_rowwise.py without a GPU: its search space, its search over made-up times, its output."""
 
 import importlib
 import os
@@ -6,9 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import nvcc
 import pytest
 
 from kernelderby.catalog import Catalog
+from kernelderby.catalog.code import running_parts
 from kernelderby.catalog.selection import of_origin
 
 torch = pytest.importorskip("torch")
@@ -98,7 +100,7 @@ def test_a_key_gets_what_suits_all_its_shapes(tuner):
 
 def test_configurations_compile_without_a_gpu():
     """In a process of its own, since it replaces Triton's driver."""
-    pytest.importorskip("triton")
+    triton = pytest.importorskip("triton")
     code = (
         "import sys; sys.path.insert(0, 'benchmarks'); import tune_rowwise as t;"
         "from kernelderby.catalog import Catalog;"
@@ -106,5 +108,10 @@ def test_configurations_compile_without_a_gpu():
         "t.compile_part(Catalog.open('.'), ['l2_norm'], 0, 1); print('compiled')"
     )
     environment = {**os.environ, "TRITON_INTERPRET": "0", "PYTHONPATH": str(ROOT)}
-    found = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, env=environment)
-    assert found.stdout == "compiled\n", found.stderr
+
+    def compile_them():
+        done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, env=environment)
+        assert done.stdout == "compiled\n", done.stderr
+
+    tool = running_parts({"tune_rowwise.py": (ROOT / "benchmarks" / "tune_rowwise.py").read_text()})
+    nvcc.recalled([code, tool, CATALOG.solution("derby_l2_norm").hash, triton.__version__], compile_them)

@@ -27,4 +27,5 @@ def test_the_tutorial_ends_in_a_ranking(checkout, tmp_path):
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     ranking = done.stdout[done.stdout.rindex("Over all workloads") :]
     assert "swiglu_reference" in ranking and "swiglu_torch" in ranking
+    assert "unpaired" not in ranking  # three rounds in turn
     assert not re.search(r"^FAIL", done.stdout, re.MULTILINE)

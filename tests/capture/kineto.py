@@ -24,7 +24,7 @@ def tensor(text):
 
 
 class Trace:
-    """Times in us. operator() opens and closes one around what was launched in it."""
+    """Times in us. operator() opens an operator and closes it; kernels launched in between belong to it."""
 
     def __init__(self, gpu="NVIDIA H200"):
         self.events, self.gpu, self.now, self.next = [], gpu, 100.0, 1

@@ -10,7 +10,7 @@ FROM_A_MODEL = {"top_k"}  # --model tells it
 
 
 @pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule.entry.id)
-def test_rule(rule):
+def test_a_rule_fits_its_examples_and_fills_every_axis(rule):
     entry, definition = rule.entry, Catalog.open(CHECKOUT).definitions[rule.entry.definition]
     assert entry.examples and all(rule.operator.fullmatch(example) for example in entry.examples)
     named = {name.removeprefix("*") for text in entry.inputs.values() for name in text.removeprefix("?").split()}

@@ -33,9 +33,11 @@ HERE = Path(__file__).resolve().parent
 MEASURING = HERE.parent / "measure"
 DEFINITION = "scaled_add_n16"
 SOURCES = {path.stem: path for folder in ("exploits", "honest") for path in sorted((HERE / folder).glob("*.py"))}
-HONEST = [path.stem for path in sorted((HERE / "honest").glob("*.py"))]
+EVERY_HONEST = [path.stem for path in sorted((HERE / "honest").glob("*.py"))]
 GROUP = 30  # exploits that run side by side
 SECRET = "of-the-user"
+# Of a_secret_in_a_number and of a_secret_in_its_times: as whole numbers, the latter's first digits alone.
+AS_DIGITS = [str(int.from_bytes(each, "big"))[:12] for each in (b"the password is hunter2", b"hunter2")]
 MARK = "DERBY_TESTS_CHEATS"  # in the environment of all that a run starts
 
 RUN = """
@@ -64,9 +66,10 @@ def constants(name: str) -> dict[str, object]:
     }
 
 
-EVERY = {name: constants(name) for name in SOURCES if name not in HONEST}
+EVERY = {name: constants(name) for name in SOURCES if name not in EVERY_HONEST}
+HONEST = [name for name in EVERY_HONEST if os.environ.get("DERBY_TESTS_ALL") or not constants(name).get("SLOW")]
 IN_EVERY_RUN = ("forges_a_row", "kills_its_parent", "a_message_that_cannot_be_written", "a_daemon_that_stays")
-SHARE = 4  # `make test` takes one exploit of so many in each class, and those that all others are compared by
+SHARE = 4  # `make test` takes a share of the exploits in each class, and those with which all others are compared
 
 
 def chosen() -> dict[str, dict[str, object]]:
@@ -162,7 +165,7 @@ def found(ended):
 
 
 def test_there_are_enough():
-    assert len(EVERY) >= 100 and len(HONEST) >= 8
+    assert len(EVERY) >= 168 and len(EVERY_HONEST) >= 18
     assert {each["CLASS"] for each in EXPLOITS.values()} == {each["CLASS"] for each in EVERY.values()}
 
 
@@ -201,7 +204,8 @@ def test_nothing_of_the_user_gets_out(found):
     said = [name for name, each in EXPLOITS.items() if each["CLASS"] == "something gets out"]
     assert len(said) >= (5 if len(EXPLOITS) == len(EVERY) else 2)
     for name in said:
-        assert "hunter2" not in json.dumps(found[name]), name
+        text = json.dumps(found[name])
+        assert not any(each in text for each in ("hunter2", *AS_DIGITS)), name
 
 
 def test_nothing_outlives_its_run(ended):

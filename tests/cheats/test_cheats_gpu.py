@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 import test_cheats
-from test_cheats import DEFINITION, HERE, HONEST, MEASURING, SECRET, add_solution, constants
+from test_cheats import DEFINITION, EVERY_HONEST, HERE, MEASURING, SECRET, add_solution, constants
 from test_cheats import EVERY as EXPLOITS
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
@@ -30,7 +30,14 @@ OF_A_CPU = {
     *("a_third_of_its_spans", "a_slow_host_that_it_claims", "a_wait_inside_of_its_call", "spins_when_it_is_calibrated"),
     "quick_when_calls_come_in_batches",
     *("a_clock_in_other_machine_code", "works_when_a_profiler_is_told", "works_when_an_alarm_rings"),
+    *("a_secret_in_its_times", "six_tenths_of_its_claims", "keeps_answers_by_their_contents"),
+    *("maps_its_own_memory_over_its_output", "punches_holes_into_its_inputs", "reads_beyond_its_outputs"),
 }
+HONEST_OF_A_CPU = {
+    *("a_pool_of_processes", "an_event_loop", "compiles_c", "forks_in_its_call", "keeps_a_thread_running"),
+    *("limits_itself", "looks_at_the_machine", "pins_itself", "prints_and_warns", "writes_files"),
+}
+HONEST = [name for name in EVERY_HONEST if name not in HONEST_OF_A_CPU]
 # What they do to the run never reaches a GPU: a process that says nonsense, leaves, or is refused by the kernel.
 SAME_ON_A_CPU = {name for name, each in EXPLOITS.items() if each["CLASS"] == "the run attacked" or each.get("NEEDS")}
 OWN = {path.stem: path for path in sorted((HERE / "exploits_gpu").glob("*.py"))}
@@ -49,7 +56,7 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 import measuring
 from kernelderby.measure.machine.probe import find_machine
-from kernelderby.measure.run.observer import Observer
+from kernelderby.measure.run.progress import Observer
 
 start = time.monotonic()
 
@@ -135,7 +142,7 @@ def test_an_exploit_gains_nothing(found, name):
 
 
 def unsure_us(row, kind) -> float:
-    """What the judge's clock said of itself; 0 where batches decided."""
+    """The uncertainty that the judge's clock gives for itself; 0 where batches decided."""
     return row["environment"].get("judge_unsure_us", {}).get(kind, 0.0)
 
 
@@ -176,7 +183,7 @@ def test_an_honest_one_passes(found, name):
 
 
 def test_who_has_no_graph_is_ranked_behind_with_its_eager_time(found):
-    """Of the row alone: report and rank have tests of their own."""
+    """Tests the row alone: report and rank have tests of their own."""
     for name in (each for each in HONEST_GPU if not constants(each).get("GRAPH", True)):
         row = found["small", name]["measurement"]
         assert row["times"]["eager"]["median_us"] > 0 and row["graph_missing"]

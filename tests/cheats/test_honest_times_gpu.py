@@ -126,7 +126,6 @@ def table(tmp_path_factory):
     from kernelderby.catalog import Catalog
     from kernelderby.measure.judge.table import JudgesTable
     from kernelderby.measure.machine.probe import find_machine
-    from kernelderby.measure.run.plan import Job
 
     root = tmp_path_factory.mktemp("honest") / "set"
     made(root, ROWS, NAMES)
@@ -134,7 +133,7 @@ def table(tmp_path_factory):
     definition = catalog.definition(test_cheats.DEFINITION)
     (workload,) = catalog.workloads(definition.name)
     solutions = tuple(catalog.solution(name) for name in NAMES)
-    table = JudgesTable.of(catalog, Job(definition, workload, solutions), find_machine(root, "cuda"), "secret")
+    table = JudgesTable.of(root, definition, workload, find_machine(root, "cuda"), "secret")
     yield catalog, table, dict(zip(NAMES, solutions, strict=True))
     table.release()
 

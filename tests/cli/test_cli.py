@@ -83,14 +83,14 @@ def test_pack_without_torch_says_what_it_left_out(derby, small_set, monkeypatch)
     assert json.loads(derby("pack", "--json", "--root", small_set)[1])["left_out"].startswith("blobs and costs")
 
 
-def test_pack_json(derby, small_set):
+def test_pack_names_stale_files_as_json(derby, small_set):
     (small_set / MAIN).write_text((small_set / MAIN).read_text() + "\n")
     code, out, _ = derby("pack", "--check", "--json", "--root", small_set)
     found = json.loads(out)
     assert code == 1 and found["check"] is True and "toy_fast.json" in found["changes"][0]
 
 
-def test_export(derby, small_set, tmp_path):
+def test_export_copies_solutions_and_inputs_into_a_dataset(derby, small_set, tmp_path):
     pytest.importorskip("torch")
     assert derby("pack", "--root", small_set)[0] == 0
     (tmp_path / "dataset/definitions").mkdir(parents=True)

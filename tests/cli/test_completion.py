@@ -14,7 +14,7 @@ from kernelderby.store import locate
 
 
 def completed(root, line):
-    """What the shell is offered for the last word of a line."""
+    """The completions that the shell gets for the last word of a line."""
     environment = {
         **os.environ,
         "_DERBY_COMPLETE": "bash_complete",
@@ -36,6 +36,7 @@ def completed(root, line):
         ("derby rank --gpu h200", ["h200"]),
         ("derby expl", ["explain"]),
         ("derby show nothing", []),
+        ("derby bench mine", ["file,mine"]),
     ],
 )
 def test_names_of_the_set(small_set, line, offered):

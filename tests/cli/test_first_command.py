@@ -1,4 +1,4 @@
-"""What a stranger sees first: a line an operator, whether there is a GPU, and soon."""
+"""The first output of a newcomer: one line for each operator, whether there is a GPU, and all of it soon."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ pytest.importorskip("torch")
 
 
 class Result:
+    why = ()
+
     def __init__(self, definition, status="passed"):
         self.definition, self.solution, self.case, self.status = definition, f"{definition}_one", "small", status
         self.message, self.matched_ratio = "out: 0.5 of the elements match", 1.0
@@ -100,6 +102,12 @@ def test_a_shape_that_nobody_measured_has_neighbours(checkout, derby):
 
 def test_options_of_those_who_keep_the_docs_are_not_in_the_help(derby):
     assert "--write" not in derby("rank", "--help")[1] and "--block" not in derby("profile", "stages", "--help")[1]
+
+
+def test_a_set_without_solutions_says_what_is_missing(small_set, derby):
+    shutil.rmtree(small_set / "solutions")
+    code, out, _ = derby("check", "--root", small_set)
+    assert code == 1 and "nothing to check: no solution of it here; `derby new solution NAME" in out
 
 
 def test_a_set_answers_a_check(small_set):

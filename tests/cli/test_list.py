@@ -265,7 +265,7 @@ def set_of_three(small_set):
         ("s", [D, "a_small", "b_large"]),
     ],
 )
-def test_sort(derby, set_of_three, sort, order):
+def test_the_list_is_sorted_as_asked(derby, set_of_three, sort, order):
     out = derby("list", "--sort", sort, "--root", set_of_three)[1]
     assert [words(line)[0] for line in out.splitlines() if words(line)[:1] and words(line)[0] in order] == order
     assert row(out, "b_large") == ["b_large", "other", "bfloat16", "3", "30.2%", "0"]

@@ -89,7 +89,8 @@ def test_root_stands_before_or_after_the_verb(derby, small_set, tmp_path, monkey
     monkeypatch.chdir(tmp_path)
     words = [[*option, *([small_set] if option else [])] for option in (before, after)]
     assert derby(*words[0], "list", *words[1])[0] == 0
-    assert derby(*words[0], "profile", *words[1], "stages", "none.csv", "--solution", "toy")[2].count("toy_") == 0
+    error = derby(*words[0], "profile", *words[1], "stages", "none.csv", "--solution", "toy")[2]
+    assert "did you mean toy_fast?" in error, "of that set"
 
 
 def test_root_of_the_group_reaches_the_verbs_below_it(derby, small_set, checkout, monkeypatch, tmp_path):

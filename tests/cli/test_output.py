@@ -140,7 +140,7 @@ def test_colour_is_for_terminals_that_take_it(monkeypatch, environment, expected
 
 
 def on_a_terminal(words, **environment):
-    """What the command writes to a terminal."""
+    """The command's output to a terminal."""
     master, slave = pty.openpty()
     kept = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS")}
     with subprocess.Popen(

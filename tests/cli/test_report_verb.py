@@ -29,7 +29,7 @@ def test_the_page_goes_where_it_is_asked(derby, small_set, tmp_path):
     assert (tmp_path / "page.html").read_bytes() == first, "the same set gives the same page"
 
 
-def test_markdown(derby, small_set, tmp_path):
+def test_markdown_is_the_same_on_the_screen_and_in_a_file(derby, small_set, tmp_path):
     code, out, _ = derby("report", "--markdown", "--root", small_set)
     assert code == 0 and out.startswith("**NVIDIA H200**") and "| scale_rows_h4 | **toy_fast** |" in out
     assert derby("report", tmp_path / "page.md", "--markdown", "--root", small_set)[0] == 0

@@ -24,7 +24,8 @@ def sigmoid(x):
 
 
 def naive_route(logits, bias, groups=8, top_groups=4, top_k=8):
-    """Of one token: logits and bias as lists. Returns experts, best first, and their weights, summing to 1."""
+    """The route of one token: logits and bias as lists. Returns experts, best first, and their weights, summing to
+    1."""
     # In float32, where equal scores are equal.
     affinity = [np.float32(sigmoid(x)) for x in logits]
     score = [a + np.float32(b) for a, b in zip(affinity, bias, strict=True)]

@@ -66,7 +66,7 @@ def rows_of(name, inputs):
 
 
 @pytest.mark.parametrize(("name", "changes"), small_variants(*NAMES))
-def test_as_naive(name, changes):
+def test_the_reference_agrees_with_naive_attention(name, changes):
     inputs = inputs_at(name, **changes)
     (output,) = outputs_of(name, inputs)
     close(output, naive_rows(rows_of(name, inputs), inputs["sm_scale"]).view(output.shape))
@@ -117,7 +117,7 @@ def test_queries_are_taken_in_blocks(name, changes, monkeypatch):
         close(module.run(**inputs), expected)
 
 
-# What is generated ----------------------------------------------------------------------------------------------------
+# Generated inputs -----------------------------------------------------------------------------------------------------
 
 
 def lengths_of(name, inputs):
@@ -131,7 +131,8 @@ def lengths_of(name, inputs):
 
 
 def assert_valid(name, values, inputs):
-    """values: axes and scalars. Lengths within bounds, blocks enough, each of them in one sequence only."""
+    """values: axes and scalars. Lengths are within bounds, blocks suffice, and each block belongs to one sequence
+    only."""
     queries, tokens = lengths_of(name, inputs)
     longest = values.get("max_seqlen", values.get("max_seq_len", values.get("max_context_len")))
     assert (queries >= 1).all() and (tokens >= queries).all() and (tokens <= longest).all()

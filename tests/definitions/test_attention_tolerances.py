@@ -1,4 +1,4 @@
-"""What the tolerances of the attention operators let through, and what not."""
+"""What the tolerances of the attention operators accept and refuse."""
 
 import itertools
 
@@ -40,7 +40,7 @@ def rounded(row, sm_scale, dtype):
 
 
 def verdict_of(name, inputs, function):
-    """Of function(query, keys, values) for each row, against the reference."""
+    """The verdict on function(query, keys, values) for each row, against the reference."""
     (expected,) = outputs_of(name, inputs)
     found = torch.stack([function(*row) for row in rows_of(name, inputs)]).view(expected.shape).to(torch.bfloat16)
     return compare(CATALOG.definition(name), {"output": found}, {"output": expected})

@@ -58,7 +58,7 @@ def test_moe_sum_in_bfloat16_fails():
 
 
 @pytest.mark.parametrize(("name", "changes"), small_variants("topk_filter"))
-def test_topk_filter(name, changes):
+def test_topk_filter_keeps_the_largest_and_their_equals(name, changes):
     inputs = inputs_at(name, **changes)
     (output,) = outputs_of(name, inputs)
     for row, found in zip(inputs["logits"].tolist(), output.tolist(), strict=True):

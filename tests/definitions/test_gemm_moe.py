@@ -121,7 +121,7 @@ def test_experts_that_no_token_chose_are_not_read(name, spoiled):
     assert torch.equal(load(name).run(**inputs), expected)
 
 
-# What the tolerances let through, and what not ------------------------------------------------------------------------
+# The tolerances accept roundings, refuse errors -----------------------------------------------------------------------
 
 
 def verdict_on(name, found, inputs):
@@ -283,7 +283,7 @@ def as_fp8(activated):
     ids=["bf16", "fp8, bf16 between", "fp8 between"],
 )
 @pytest.mark.parametrize("larger", [False, True], ids=["small", "larger"])
-def test_roundings_pass(name, between, larger, seed):
+def test_bfloat16_roundings_between_the_products_pass(name, between, larger, seed):
     inputs = inputs_at(name, seed=seed, **(LARGER[name] if larger else {}))
     found = rounded_moe(inputs, between).to(load(name).run(**inputs).dtype)
     verdict = verdict_on(name, found, inputs)
@@ -348,5 +348,5 @@ def test_every_draw_of_an_honest_solution_passes_on_one_token(changes):
         honest(**inputs, output=output)
         verdict = compare(definition, {"output": output}, {"output": expected})
         assert verdict.status is Status.PASSED, (seed, verdict.message)
-        for wrong in (expected * 1.05, torch.zeros_like(expected), expected.roll(1, -1)):
+        for wrong in (expected * 1.06, torch.zeros_like(expected), expected.roll(1, -1)):
             assert compare(definition, {"output": wrong}, {"output": expected}).status is Status.WRONG_VALUES, seed

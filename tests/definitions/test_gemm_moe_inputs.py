@@ -1,4 +1,4 @@
-"""block_scaled_mm, fused_moe and fp8_blockscale_fused_moe: what is generated for them, and their costs."""
+"""block_scaled_mm, fused_moe and fp8_blockscale_fused_moe: their generated inputs and their costs."""
 
 import pytest
 import torch
@@ -28,7 +28,8 @@ def different(topk_ids):
 
 
 def different_expected(experts, top_k):
-    """The share of slots with an expert that no slot before names, if each is uniform over all of them."""
+    """The expected share of slots with an expert that no earlier slot names, if each slot is uniform over all
+    experts."""
     return experts * (1 - (1 - 1 / experts) ** top_k) / top_k
 
 
@@ -146,7 +147,7 @@ def test_cost_of_a_moe_by_hand(name, flops, read, written, weight_bytes):
 
 
 def test_an_expert_that_a_token_names_twice_is_one_pair():
-    """Of 3 tokens of REPEATS 1, 2 and 2 different experts; 5 experts in all, each looked up in 3 slots."""
+    """3 tokens of REPEATS have 1, 2 and 2 different experts; 5 experts in all, each looked up in 3 slots."""
     module = load("fused_moe")
     cost = module.count_cost({**module.SMALL_AXES, "top_k": 3}, {"topk_ids": REPEATS})
     assert cost["facts"]["pairs"] == 15 and cost["facts"]["active_experts"] == 5

@@ -18,7 +18,7 @@ from kernelderby.measure.judge.cases import case_of_workload
 
 
 @pytest.mark.parametrize(("name", "changes"), small_variants(CONV))
-def test_causal_conv1d(name, changes):
+def test_causal_conv1d_agrees_with_a_loop(name, changes):
     inputs = inputs_at(name, **changes)
     (output,) = outputs_of(name, inputs)
     if len(output) == 0:
@@ -42,7 +42,7 @@ def test_convolution_by_hand():
 
 
 @pytest.mark.parametrize(("name", "changes"), small_variants(OUTPUT))
-def test_chunk_output(name, changes):
+def test_the_chunks_output_agrees_with_the_recurrence(name, changes):
     """Against the recurrence without a correction: S <- exp(g) S + k v, read by q."""
     inputs = inputs_at(name, **changes)
     (output,) = outputs_of(name, inputs)
@@ -78,7 +78,7 @@ def sequential_state(inputs):
 
 
 @pytest.mark.parametrize(("name", "changes"), small_variants(STATE))
-def test_chunk_state(name, changes):
+def test_the_chunks_states_agree_with_the_recurrence(name, changes):
     inputs = inputs_at(name, **changes)
     h, v_new, final_state = outputs_of(name, inputs)
     states, values, last = sequential_state(inputs)
@@ -110,7 +110,7 @@ def as_one_system(inputs):
 
 
 @pytest.mark.parametrize(("name", "changes"), small_variants(UPDATE))
-def test_update(name, changes):
+def test_the_update_agrees_with_one_linear_system(name, changes):
     inputs = inputs_at(name, **changes)
     output, final_state = outputs_of(name, inputs)
     expected, states = as_one_system(inputs)
@@ -122,7 +122,7 @@ def test_update(name, changes):
 
 @pytest.mark.parametrize(("name", "changes"), small_variants("gated_delta_rule_varlen"))
 def test_varlen_is_the_update_of_each_sequence(name, changes):
-    """With states turned over; what no sequence has stays."""
+    """With states transposed; states without a sequence stay."""
     inputs = inputs_at(name, **changes)
     output, final_state = outputs_of(name, inputs)
     offsets, slots = inputs["cu_seqlens"].tolist(), inputs["initial_state_indices"].tolist()

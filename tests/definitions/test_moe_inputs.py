@@ -1,4 +1,4 @@
-"""What the FP8 MoE definition generates, and what it counts."""
+"""The inputs that the FP8 MoE definition generates, and its counts."""
 
 import functools
 import hashlib

@@ -123,12 +123,12 @@ def test_routing_as_naive(values, num_experts):
     ],
     ids=lambda changes: " ".join(f"{name} {value}" for name, value in changes.items()),
 )
-def test_as_naive(changes):
+def test_the_reference_agrees_with_a_naive_one(changes):
     """Also with an offset that is no multiple of the group size: 12 and 29, groups of 8."""
     assert_as_naive(inputs_at(**changes))
 
 
-def test_no_token():
+def test_no_token_gives_an_empty_output():
     output = definition.run(**inputs_at(seq_len=0))
     assert output.shape == (0, SMALL["hidden_size"]) and output.dtype == torch.bfloat16
 
@@ -199,7 +199,7 @@ def test_the_first_half_of_gemm1_is_up_and_the_second_gate():
 
 
 def test_each_scale_belongs_to_its_block():
-    """Of ones with a power of two as each block's scale every block can be read off the sums."""
+    """With ones as values and a power of two as each block's scale, the sums show every block."""
     scale = 2.0 ** torch.arange(6).view(2, 3)
     weight = torch.ones(256, 384).to(torch.float8_e4m3fn)
     dequantized = definition.dequantize_weight(weight, scale)

@@ -50,7 +50,7 @@ def naive(name, x):
 
 @pytest.mark.parametrize(("name", "changes"), small_variants(*NAMES))
 @pytest.mark.parametrize("seed", [0, 1])
-def test_as_naive(name, changes, seed):
+def test_the_references_agree_with_naive_ones(name, changes, seed):
     inputs = inputs_at(name, seed, **changes)
     for found, expected in zip(outputs_of(name, inputs), naive(name, inputs), strict=True):
         close(found, expected)
@@ -74,7 +74,7 @@ def test_eps_counts_in_its_place(name):
         close(found, expected)
 
 
-def test_as_torch():
+def test_the_norms_agree_with_torch():
     x = inputs_at("rms_norm", num_tokens=7, hidden_size=64)
     rms = torch.nn.functional.rms_norm(x["hidden_states"].double(), (64,), x["weight"].double(), x["eps"])
     close(load("rms_norm").run(**x), rms)

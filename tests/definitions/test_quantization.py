@@ -61,7 +61,7 @@ def test_the_table_is_e4m3():
 
 
 @pytest.mark.parametrize(("name", "changes"), small_variants(*NAMES))
-def test_as_naive(name, changes):
+def test_the_references_agree_with_a_naive_quantization(name, changes):
     inputs = inputs_at(name, **changes)
     quantized, scales = outputs_of(name, inputs)
     group = inputs["hidden_states"].shape[-1]
@@ -112,7 +112,7 @@ def test_rows_are_quantized_alike_in_chunks(monkeypatch):
         assert torch.equal(found.view(torch.uint8), expected.view(torch.uint8))
 
 
-# What the tolerances let through, and what not ------------------------------------------------------------------------
+# The tolerances accept roundings, refuse errors -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_rows_are_quantized_alike_in_chunks(monkeypatch):
     ids=["right", "scales of codes unlike theirs", "no scales", "codes by 5 %", "codes by half"],
 )
 @pytest.mark.parametrize("name", [*NAMES, "fused_rmsnorm_quant"])
-def test_tolerances(name, wrong, status):
+def test_the_tolerances_tell_wrong_scales_and_values(name, wrong, status):
     outputs = outputs_of(name, inputs_at(name, num_tokens=40))
     names = list(CATALOG.definition(name).outputs)
     spoiled = (*wrong(*outputs[:2]), *outputs[2:])

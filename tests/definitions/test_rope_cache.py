@@ -116,7 +116,7 @@ def test_a_wrong_rotation_of_one_token_fails(workload):
         assert status("fused_qkv_rope", [wrong], outputs) is expected
 
 
-def test_positions():
+def test_positions_are_seeded_and_spread_over_8192():
     generate = load("fused_qkv_rope").generate_inputs
     positions, again, other = (generate({"num_tokens": 20000, "seed": seed}, "cpu")["positions"] for seed in (1, 1, 2))
     assert positions.dtype is torch.int32 and positions.shape == (20000,)
@@ -133,7 +133,7 @@ def sections_of(inputs):
 
 
 @pytest.mark.parametrize(("name", "changes"), small_variants("mrope"))
-def test_mrope(name, changes):
+def test_mrope_rotates_by_the_angles_of_its_sections(name, changes):
     inputs = inputs_at(name, **changes)
     rows = sections_of(inputs)
     angles = torch.stack(
@@ -268,7 +268,7 @@ def test_a_wrong_cache_fails(spoil):
 
 
 def test_a_padding_token_that_is_written_into_the_last_slot_fails():
-    """What indexing with -1 does in torch."""
+    """Indexing with -1 does so in torch."""
     inputs = inputs_at("reshape_and_cache", num_tokens=50)
     outputs = outputs_of("reshape_and_cache", inputs)
     padding = int((inputs["slot_mapping"] < 0).nonzero()[0])

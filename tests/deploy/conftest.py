@@ -13,7 +13,7 @@ CHOICE_LOSS = ChoiceLoss(0, None, None, 0, None, {})
 
 
 def plain_winners(catalog):
-    """No row: what is left is the operators' contracts, and plain torch. In place as the set's solutions have it."""
+    """A package without rows: the operators' contracts and plain torch. In place where the set's solutions are."""
     operators = []
     for definition in catalog.definitions.values():
         own = [each for each in catalog.solutions.values() if each.definition == definition.name]

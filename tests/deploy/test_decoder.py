@@ -1,5 +1,7 @@
 """derby serve-bench on a CPU: a small decoder runs with every variant and gives the same logits."""
 
+from pathlib import Path
+
 import pytest
 
 pytest.importorskip("torch")
@@ -7,9 +9,15 @@ pytest.importorskip("torch")
 import torch
 
 from kernelderby.errors import DerbyError
-from kernelderby.measure.decoder import bench, variants
-from kernelderby.measure.decoder.latent_layers import LatentDecoder, LatentSizes, plain_latent_attention
-from kernelderby.measure.decoder.layers import Decoder, DecoderSizes, StepLoad
+from kernelderby.measure.decoder import bench, prediction, variants
+from kernelderby.measure.decoder.layers import (
+    Decoder,
+    DecoderSizes,
+    LatentDecoder,
+    LatentSizes,
+    StepLoad,
+    plain_latent_attention,
+)
 
 CPU = torch.device("cpu")
 DENSE = DecoderSizes("dense", 2, 64, 4, 2, 128, 96, 50)
@@ -93,25 +101,125 @@ def test_calls_have_the_axes_of_their_operators(package):
 
 
 class Winners:
-    """A package's tables, of one operator with one measured shape of 16 tokens."""
+    """A package's tables, of one operator measured at 16, 64 and 1,024 tokens; the last one without a library."""
 
     def __init__(self):
         selector = type("S", (), {"axes": ("num_tokens",), "kinds": {"ours": "own", "theirs": "library"}})
-        about = {"points": [[[16], [1.0, 3.0]]]}
+        about = {"points": [[[16], [1.0, 3.0]], [[64], [4.0, 6.0]], [[1024], [9.0, None]]]}
         self.OPERATORS = {"norm": type("O", (), {"selector": selector, "about": about})}
 
 
-def test_the_prediction_is_of_the_nearest_measured_shape_and_says_what_is_unknown():
-    calls = [("norm", {"num_tokens": 16}, 10), ("norm", {"num_tokens": 24}, 1), ("norm", {"num_tokens": 64}, 5)]
-    saved, unknown = variants.predicted_saving(Winners(), calls, bench.nearest_times)
-    assert saved == pytest.approx(11 * 2.0) and unknown == ["norm at num_tokens 64"]
+def test_the_prediction_is_of_measured_shapes_or_between_them_and_says_what_is_unknown():
+    """At 16 tokens ours saves 2 us. At 32, an octave from both, times are the geometric means: 2 and 4.24 us."""
+    found = prediction.predicted(Winners(), [("norm", {"num_tokens": 16}, 10)], 1000.0)
+    assert found.saved_us == pytest.approx(20.0) and found.unknown == ()
+    calls = [("norm", {"num_tokens": 32}, 1), ("norm", {"num_tokens": 1025}, 5), ("gone", {}, 1)]
+    found = prediction.predicted(Winners(), calls, 1000.0)
+    assert found.saved_us == pytest.approx(18**0.5 - 2)  # further off than 4 octaves nothing is predicted
+    assert found.unknown == ("gone: no row of a library in the package",)
+    [norm] = found.operators
+    assert norm.away == pytest.approx(4.0, abs=0.01) and norm.library_us > 18**0.5 and found.doubt_us == norm.doubt_us
+
+
+def test_beyond_the_measured_shapes_times_follow_their_slope():
+    """An octave off at 128 tokens: ours doubles with the tokens, the library by the root of 2; slopes a little less."""
+    library, saved, away = prediction.estimate(prediction.Rows(Winners()).of("norm"), torch.tensor([7.0]).double())
+    assert 7.0 < library - saved < 8.0 and 8.0 < library < 6 * 2**0.5 and away == 1.0
+
+
+class Grown(Winners):
+    """Measured at each octave from 2 to 2,048 tokens; ours saves a tenth, and half from 256 tokens on."""
+
+    def __init__(self):
+        super().__init__()
+        points = [[[2**each], [2**each * (0.5 if each > 7 else 0.9), float(2**each)]] for each in range(1, 12)]
+        self.OPERATORS["norm"].about = {"points": points}
+
+
+def test_the_doubt_is_what_the_rule_missed_on_the_rows_and_grows_with_the_distance():
+    """The jump of the saving is missed by up to half of the library's time where the rows beside it are left out."""
+    rows = prediction.Rows(Grown())
+    near, far = rows.doubt("norm", 0.0), rows.doubt("norm", 3.0)
+    assert 0.05 < near < far < 0.5
+    measured = prediction.predicted(Grown(), [("norm", {"num_tokens": 512}, 1)], 1e6)
+    assert measured.saved_us == pytest.approx(256.0) and measured.doubt_us == pytest.approx(512 * near)
+    beyond = prediction.predicted(Grown(), [("norm", {"num_tokens": 2**14}, 1)], 1e6)
+    assert beyond.doubt_us == pytest.approx(beyond.operators[0].library_us * far, rel=1e-6)
+
+
+def test_no_operator_takes_longer_than_the_step_and_doubts_of_operators_add_by_squares():
+    one = prediction.predicted(Grown(), [("norm", {"num_tokens": 512}, 4)], 600.0)
+    assert one.operators[0].library_us == pytest.approx(600.0) and one.saved_us == pytest.approx(300.0)
+    winners = Grown()
+    winners.OPERATORS["other"] = winners.OPERATORS["norm"]
+    calls = [(name, {"num_tokens": 512}, 1) for name in ("norm", "other", "norm")]
+    both = prediction.predicted(winners, calls, 1e6)
+    twice, once = (each.doubt_us for each in both.operators)
+    assert twice == pytest.approx(2 * once) and both.doubt_us == pytest.approx((twice**2 + once**2) ** 0.5)
+
+
+def test_calls_that_were_not_measured_share_what_is_left_of_the_step():
+    calls = [("norm", {"num_tokens": tokens}, 1) for tokens in (512, 2**13, 2**13)]
+    alone = prediction.predicted(Grown(), calls[:1], 600.0)
+    every = prediction.predicted(Grown(), calls, 600.0)
+    assert alone.operators[0].library_us == 512.0 and every.operators[0].library_us == pytest.approx(600.0)
+    assert every.saved_us < 256.0 + 0.6 * 88.0, "ours saves a half"
+
+
+def test_rows_of_the_float32_form_predict_the_bfloat16_one():
+    """They do the same work; a form with one row alone would give one time for every size."""
+    winners = Grown()
+    winners.fused_moe_bf16 = winners.fused_moe = None
+    winners.OPERATORS |= {"fused_moe": winners.OPERATORS["norm"], "fused_moe_bf16": Winners().OPERATORS["norm"]}
+    found = prediction.predicted(winners, [("fused_moe_bf16", {"num_tokens": 1024}, 1)], 1e6)
+    assert found.saved_us == pytest.approx(512.0) and found.operators[0].away == 0
+
+
+def test_the_table_has_an_interval_and_names_the_operators_that_are_in_doubt():
+    from kernelderby.report.decoder import served_answer
+
+    part = prediction.OperatorPrediction("fused_moe_bf16", 5.0, 400.0, 0.0, 170.0)
+    sure = prediction.OperatorPrediction("rms_norm", 0.0, 10.0, 5.0, 0.1)
+    found = prediction.Prediction(5.0, 170.0, (sure, part), ("mla: no row of a library in the package",))
+    cell = bench.DecoderCell(DECODE, {"libraries": 1000.0, "winners": 910.0}, found, {}, {}, {})
+    answer = served_answer("small", "NVIDIA H200", [cell])
+    text = " ".join(answer.to_text(200).split())
+    assert "1000 - 910.0 9.9% 0.5% (-14 to 21%)" in text
+    assert "fused_moe_bf16 5.0 octaves 40.0% 0.0% 17.0%" in text and "rms_norm measured" not in text
+    assert "mla: no row of a library in the package, so nothing is predicted of it" in text
+    [step] = answer.make_data()["steps"]
+    assert step["predicted_us"] == 995.0 and step["predicted_doubt_us"] == 170.0 and len(step["predicted_parts"]) == 2
 
 
 def test_a_cell_has_times_of_each_variant_and_predicts_nothing_on_a_cpu(package, monkeypatch):
     monkeypatch.setattr(bench, "package", lambda: package)
     [cell] = bench.bench(DENSE, [DECODE], CPU, rounds=1, compiles=False)
-    assert set(cell.step_us) == {"libraries", "winners"} and cell.predicted_us is None
-    assert cell.difference == {"winners": 0.0} and cell.unknown
+    assert set(cell.step_us) == {"libraries", "winners"} and cell.prediction is None
+    assert cell.difference == {"winners": 0.0}
+
+
+def test_loads_that_do_not_fit_are_left_out_and_the_measured_ones_stay(package, monkeypatch):
+    from kernelderby.api.decoder import serve_bench
+
+    monkeypatch.setattr(bench, "package", lambda: package)
+    cell = bench.DecoderCell(DECODE, {"libraries": 2.0, "winners": 1.0}, None, {"winners": 0.0}, {}, {})
+    fitting = [2]  # sequences
+
+    def made(sizes, load, device):
+        if load.sequences not in fitting:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return load
+
+    monkeypatch.setattr(bench, "Decoder", made)
+    monkeypatch.setattr(bench, "_cell", lambda *_: cell)
+    words = {"layers": 1, "context": 100, "prefill": 0, "device": "cpu"}
+    answer = serve_bench(Path("qwen3-8b"), [64, 2, 512], **words)
+    assert answer.value == (cell,) and [each.split(" do not fit")[0] for each in answer.warnings] == [
+        "64 sequences of 100 tokens",
+        "512 sequences of 100 tokens",
+    ]
+    with pytest.raises(DerbyError, match="give fewer --layers, a shorter --context"):
+        serve_bench(Path("qwen3-8b"), [64], **words)
 
 
 def test_without_the_package_one_line_says_how_to_get_it(monkeypatch):
@@ -135,4 +243,4 @@ def test_the_command_on_a_cpu(package, monkeypatch, tmp_path):
     assert result.exit_code == 0, result.output
     assert "the times mean nothing" in result.output and "0% of" not in result.output
     result = CliRunner().invoke(derby, ["serve-bench", "gpt-oss-20b", "--device", "cpu"])
-    assert isinstance(result.exception, DerbyError) and "and DeepSeek-V3's alone" in str(result.exception)
+    assert isinstance(result.exception, DerbyError) and "and DeepSeek-V3's; try" in str(result.exception)

@@ -4,6 +4,7 @@ import importlib.util
 import json
 import sys
 import types
+import zipfile
 
 import pytest
 
@@ -11,12 +12,14 @@ pytest.importorskip("torch")
 
 import torch
 
-from kernelderby.deploy.hub import export_hub
-from kernelderby.deploy.libraries import has_libraries
+from kernelderby import __version__
+from kernelderby.deploy.export import export_hub, export_wheel, has_libraries, platform_of, refused
 from kernelderby.deploy.twins import TWINS, _fastest, export_twins, twin_json
-from kernelderby.deploy.winners import AllWinners, TimedShape, Winners
+from kernelderby.deploy.winners import AllWinners, TimedShape, Winners, winners
+from kernelderby.errors import DerbyError
 from tests.deploy.conftest import CHOICE_LOSS, plain_winners
 
+TEXTS = {"LICENSE": b"Apache", "NOTICE": b"KernelDerby"}
 ROWS = torch.randn(3, 64, generator=torch.Generator().manual_seed(0)).bfloat16()
 
 
@@ -35,7 +38,8 @@ def all_winners(*operators):
 
 def test_the_hub_gets_two_variants_without_anything_compiled(catalog, tmp_path):
     found = plain_winners(catalog)
-    exported = export_hub(found, tmp_path)
+    exported = export_hub(found, tmp_path, TEXTS)
+    assert (tmp_path / "NOTICE").read_bytes() == TEXTS["NOTICE"]
     variants = sorted((tmp_path / "build").iterdir())
     assert [path.name for path in variants] == ["torch-cpu", "torch-cuda"]
     for path in variants:
@@ -50,7 +54,7 @@ def test_the_hub_gets_two_variants_without_anything_compiled(catalog, tmp_path):
 
 def test_kernels_loads_it_offline(catalog, tmp_path, monkeypatch):
     kernels = pytest.importorskip("kernels")
-    export_hub(all_winners(some_winners(catalog, "rms_norm", {"rms_norm_baseline": [2.0, 2.0]})), tmp_path)
+    export_hub(all_winners(some_winners(catalog, "rms_norm", {"rms_norm_baseline": [2.0, 2.0]})), tmp_path, {})
     monkeypatch.setenv("LOCAL_KERNELS", f"nobody/winners={tmp_path}")
     loaded = kernels.get_kernel("nobody/winners", version=1)
     weight = torch.ones(64).bfloat16()
@@ -72,6 +76,75 @@ def test_each_hidden_size_gets_its_fastest_and_a_librarys_stays_flashinfers(cata
     assert written.chosen == {"rmsnorm_h64": "derby_rms_norm"}
     assert written.left == {"rmsnorm_h128": "flashinfer_rms_norm"}
     assert sorted(path.name for path in tmp_path.rglob("*.json")) == ["derby_rms_norm_h64.json", "rmsnorm_h64.json"]
+
+
+def test_a_second_export_leaves_no_twin_of_the_first(catalog, tmp_path):
+    """FlashInfer knows one kernel for each definition, and would load the old one too."""
+    times = {"derby_rms_norm": [1.0, 1.0], "flashinfer_rms_norm": [2.0, 2.0], "rms_norm_baseline": [9, 9]}
+    export_twins(all_winners(some_winners(catalog, "rms_norm", times)), tmp_path)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*.json")}
+    export_twins(all_winners(some_winners(catalog, "rms_norm", times)), tmp_path)  # the same again
+    with pytest.raises(DerbyError, match="rmsnorm_h128.json: is not of this export, and FlashInfer would load it too"):
+        export_twins(
+            all_winners(some_winners(catalog, "rms_norm", times | {"flashinfer_rms_norm": [2.0, 0.5]})), tmp_path
+        )
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*.json")} == before
+
+
+def test_operators_without_a_twin_are_an_error(catalog, tmp_path):
+    found = all_winners(some_winners(catalog, "l2_norm", {"l2_norm_baseline": [1.0, 1.0]}))
+    with pytest.raises(DerbyError, match="only rms_norm, fused_add_rms_norm, silu_and_mul have twins in FlashInfer"):
+        export_twins(found, tmp_path)
+
+
+def test_the_hub_chooses_among_what_it_can_hold(catalog):
+    """The CUDA kernel is faster than the Triton one everywhere; without it that one is the fastest of our own."""
+    [found] = winners(catalog, [catalog.definition("fused_moe")], "h200", refused).operators
+    names = {each.name for each in found.solutions}
+    assert "derby_fused_moe_triton" in names and "derby_fused_moe_sm90" not in names
+    assert found.left_out["derby_fused_moe_sm90"] == "it is CUDA C++"
+
+
+def test_a_wheel_names_the_earlier_ones_beside_it(catalog, tmp_path):
+    """`pip install dist/*.whl` would take an earlier one."""
+    found = all_winners(some_winners(catalog, "rms_norm", {"rms_norm_baseline": [1.0, 1.0]}))
+    older = tmp_path / "kernelderby_winners-0.1.0+h200-py3-none-any.whl"
+    older.touch()
+    exported = [export_wheel(found, tmp_path, lambda *_: {}, lambda _: None, {}) for _ in range(2)][-1]
+    assert exported.beside == (older,) and exported.path.is_file() and exported.path != older
+
+
+def test_a_wheel_of_other_rows_has_another_version_and_the_licences(catalog, tmp_path):
+    """pip keeps a package of the same version; Apache's licence asks for its text and the NOTICE in every copy."""
+
+    def export(us):
+        found = all_winners(some_winners(catalog, "rms_norm", {"rms_norm_baseline": us}))
+        return export_wheel(found, tmp_path, lambda *_: {}, lambda _: None, TEXTS).path
+
+    one, again, other = export([1.0, 1.0]), export([1.0, 1.0]), export([1.0, 2.0])
+    assert one == again != other
+    name, version, tag = one.stem.split("-", 2)
+    assert version.startswith(f"{__version__}+h200.20261123.") and tag == "py3-none-any"
+    with zipfile.ZipFile(one) as archive:
+        info = f"{name}-{version}.dist-info"
+        assert {each: archive.read(f"{info}/licenses/{each}") for each in TEXTS} == TEXTS
+        about = archive.read(f"{info}/METADATA").decode()
+        assert f"Version: {version}\n" in about and "License-File: LICENSE\nLicense-File: NOTICE\n" in about
+
+
+def test_the_platform_tag_is_what_the_libraries_need():
+    """One that asks for a newer glibc than the tag says would be installed, and then not load."""
+
+    def library(machine, *versions):
+        return b"\x7fELF".ljust(18, b"\0") + machine.to_bytes(2, "little") + b"\0" + b"\0".join(versions) + b"\0"
+
+    old, new = library(62, b"GLIBC_2.2.5", b"GLIBC_2.14"), library(62, b"GLIBC_2.34", b"GLIBCXX_3.4.99")
+    assert platform_of([]) == "any"
+    assert platform_of([old]) == "manylinux_2_17_x86_64"
+    assert platform_of([old, new]) == "manylinux_2_34_x86_64"
+    assert platform_of([library(183, b"GLIBC_2.28")]) == "manylinux_2_28_aarch64"
+    with pytest.raises(DerbyError, match="no ELF file"):
+        platform_of([b"MZ"])
 
 
 @pytest.fixture
@@ -131,14 +204,25 @@ def test_flashinfers_own_reader_and_adapter_call_a_twin_rightly(catalog, tmp_pat
             for each, value in call.items()
         }
     )
-    returned = adapt_and_call(
-        template=template,
-        fn=load(solution),
-        namespace=call,
-        dps=solution.spec.destination_passing_style,
-        is_inplace=twin.name.startswith("fused"),
-        dests=output_dests(template),
-    )
-    torch.testing.assert_close(call["input"] if returned is None else returned, expected, atol=2e-2, rtol=2e-2)
-    if returned is None:
-        torch.testing.assert_close(call["residual"], ROWS + ROWS)
+
+    def called(**eps):
+        given = {each: value.clone() for each, value in call.items()} | eps
+        returned = adapt_and_call(
+            template=template,
+            fn=load(solution),
+            namespace=given,
+            dps=solution.spec.destination_passing_style,
+            is_inplace=twin.name.startswith("fused"),
+            dests=output_dests(template),
+        )
+        if returned is None:
+            torch.testing.assert_close(given["residual"], ROWS + ROWS)
+        return given["input"] if returned is None else returned
+
+    torch.testing.assert_close(called(eps=1e-6), expected, atol=2e-2, rtol=2e-2)
+    if "weight" in call:
+        rows = (ROWS + ROWS if "residual" in call else ROWS).float()
+        other = rows * (rows.square().mean(-1, keepdim=True) + 0.5).rsqrt() * call["weight"].float()
+        torch.testing.assert_close(called(eps=0.5), other.bfloat16(), atol=2e-2, rtol=2e-2)
+        with pytest.raises(RuntimeError, match="does not tell the eps of a call"):
+            called()

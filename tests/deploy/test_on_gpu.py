@@ -17,7 +17,7 @@ from kernelderby.measure.decoder import bench
 from kernelderby.measure.decoder.layers import DecoderSizes, StepLoad
 from kernelderby.measure.judge.cases import case_of_workload
 from kernelderby.measure.judge.correctness import judge
-from kernelderby.measure.judge.definition import definition_module
+from kernelderby.measure.judge.definition import module_of
 from kernelderby.measure.judge.inputs import InputMaker
 from kernelderby.rows.measurement import Status
 from tests.conftest import CHECKOUT
@@ -68,7 +68,7 @@ def _bytes(definition, workload):
 
 def prepared(package, name, case):
     definition = CATALOG.definition(name)
-    module = definition_module(definition)
+    module = module_of(definition)
     inputs = InputMaker(definition, module, case, torch.device("cuda"), CHECKOUT).make()
     return definition, module, inputs
 
@@ -124,7 +124,7 @@ def allocated_by_an_empty_graph(stream):
 
 
 def watch_compilers(monkeypatch):
-    """What Triton and nvcc are asked for from now on."""
+    """Records the requests to Triton and nvcc from now on."""
     import subprocess
 
     import triton
@@ -152,7 +152,8 @@ def test_opcheck(package, name):
     assert set(checked.values()) == {"SUCCESS"}, checked
 
 
-def test_off_the_measured_region_no_kernel_of_ours_runs(package):
+def test_off_the_measured_region_no_kernel_of_ours_runs(package, monkeypatch):
+    monkeypatch.setattr(sys.modules[f"{OWN_NAME}.selector"], "SLACK", 16.0)
     operator = package.OPERATORS["rms_norm"]
     device = torch.device("cuda", 0)
     kinds = operator.selector.kinds

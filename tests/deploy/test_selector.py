@@ -30,14 +30,14 @@ def test_between_them_the_losses_count_half_as_much_an_octave_further(two):
     assert two.order((90, 4096), EVERY)[0] == "ours" and two.order((91, 4096), EVERY)[0] == "theirs"
 
 
-def test_the_region_ends_four_octaves_beyond_what_was_measured(two):
-    assert two.inside((1, 4096)) and two.inside((16384, 65536)) and two.inside((16, 256))
-    assert not two.inside((0, 4096)) and not two.inside((16385, 4096)) and not two.inside((16, 65537))
+def test_the_region_ends_sixteen_octaves_beyond_what_was_measured(two):
+    assert two.inside((1, 1)) and two.inside((2**26, 2**28)) and two.inside((16, 256))
+    assert not two.inside((0, 4096)) and not two.inside((2**26 + 1, 4096)) and not two.inside((16, 2**28 + 1))
 
 
 def test_outside_of_the_region_libraries_run_then_plain_torch(two):
-    assert two.order((16, 255), EVERY) == ["theirs", "torch"]
-    assert two.order((16, 255), {"ours", "torch"}) == ["torch"]
+    assert two.order((16, 2**28 + 1), EVERY) == ["theirs", "torch"]
+    assert two.order((16, 2**28 + 1), {"ours", "torch"}) == ["torch"]
 
 
 def test_what_is_not_available_does_not_run(two):
@@ -56,3 +56,17 @@ def test_without_a_measured_shape_nothing_but_plain_torch_and_libraries_runs():
 def test_a_solution_without_a_time_anywhere_comes_last(two):
     found = selector([[16, 4096], [1.0, None, 9.0]])
     assert found.order((16, 4096), EVERY) == ["ours", "torch", "theirs"]
+
+
+def test_a_near_tie_goes_to_the_one_that_was_timed_there():
+    """Ours was timed far off alone, and is the fastest there; the library, timed here, loses 1 % to torch."""
+    far = [4096, 4096], [1.0, 4.0, 4.0]
+    points = [[16, 4096], [None, 1.01, 1.0]], far
+    assert selector(*points).order((16, 4096), EVERY)[0] == "torch"
+    assert selector(*points).order((16, 4096), {"ours", "theirs"})[0] == "theirs"
+    assert selector([[16, 4096], [None, 2.0, 1.0]], far).order((16, 4096), {"ours", "theirs"})[0] == "ours"
+
+
+def test_far_off_all_shapes_count_next_to_nothing_and_so_does_the_doubt():
+    points = [[16, 4096], [None, 1.01, 1.0]], [[4096, 4096], [1.0, 4.0, 4.0]]
+    assert selector(*points).order((2**22, 4096), EVERY)[0] == "ours"

@@ -95,6 +95,18 @@ class MRotaryEmbedding(CustomOp):
 class FlashAttentionBackend:
     """vLLM's, as far as the plugin's inherits from it."""
 
+    @staticmethod
+    def get_kv_cache_shape(blocks, block, heads, width, dtype="auto"):
+        return blocks, 2, block, heads, width
+
+    @staticmethod
+    def get_impl_cls():
+        return FlashAttentionImpl
+
+    @staticmethod
+    def get_supported_kernel_block_sizes(spec=None):
+        return ["vllm's"]
+
 
 class FlashAttentionImpl:
     def __init__(self, **other):
@@ -140,9 +152,14 @@ MODULES = {
     "vllm.v1.attention.backends.flash_attn": {
         "FlashAttentionBackend": FlashAttentionBackend,
         "FlashAttentionImpl": FlashAttentionImpl,
+        "FlashAttentionMetadata": types.SimpleNamespace(),
     },
     "vllm.platforms": {"PlatformEnum": types.SimpleNamespace(CUDA="cuda")},
 }
+
+
+def no_cuda(*_):
+    raise AssertionError("torch initialises CUDA in the process that forks the engine")
 
 
 @pytest.fixture
@@ -163,8 +180,9 @@ def plugin(package, monkeypatch):
     found.lines = []
     engines = importlib.import_module(f"{package.__name__}.engines")
     monkeypatch.setattr(engines, "tell", found.lines.append)
-    monkeypatch.setattr(found.torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(found.torch.cuda, "get_device_name", lambda: "NVIDIA H200")
+    monkeypatch.setattr(found.torch.cuda, "get_device_name", no_cuda)
+    found.platform = types.SimpleNamespace(is_cuda=lambda: True, get_device_name=lambda: "NVIDIA H200")
+    sys.modules["vllm.platforms"].current_platform = found.platform
     monkeypatch.setattr(found, "measured", lambda name, **sizes: sizes.get("hidden_size") != 96)
     monkeypatch.setattr(
         found,
@@ -194,7 +212,7 @@ def test_a_name_that_is_no_operator_is_an_error(plugin, monkeypatch):
 
 
 def test_another_gpu_leaves_vllm_as_it_is(plugin, monkeypatch):
-    monkeypatch.setattr(plugin.torch.cuda, "get_device_name", lambda: "NVIDIA H100")
+    plugin.platform.get_device_name = lambda: "NVIDIA H100"
     plugin.register()
     assert registry == {} and plugin.lines == [
         "kernelderby_winners was measured on NVIDIA H200; vLLM stays as it is here"
@@ -226,7 +244,13 @@ def test_what_another_vllm_lacks_stays_vllms_and_the_rest_runs(plugin, monkeypat
     )
 
 
-def test_norms(plugin):
+def test_attention_says_that_it_has_to_be_chosen_too(plugin, monkeypatch):
+    monkeypatch.setattr(plugin, "tell", plugin.lines.append)
+    plugin.register()
+    assert "kernelderby_winners: attention runs only where vLLM is told to: --attention-backend CUSTOM" in plugin.lines
+
+
+def test_the_plugins_norms_agree_with_torch(plugin):
     plugin.register()
     norm = RMSNorm(64)
     expected = torch.nn.functional.rms_norm(ROWS.float(), (64,), norm.weight.float(), 1e-6).bfloat16()
@@ -243,13 +267,15 @@ def test_norms(plugin):
 def test_what_a_layer_asks_is_traced_into_one_graph(package):
     """Dynamo of torch 2.11 traces no bool() of a list, say: both questions are plain loops."""
     plugin = importlib.import_module(f"{package.__name__}.vllm_plugin")
-    known = Selector({"axes": ["rows", "width"], "solutions": {"ours": {"kind": "own"}}, "points": [[[1, 64], [1.0]]]})
+    known = Selector(
+        {"axes": ["rows", "width"], "solutions": {"ours": {"kind": "own"}}, "points": [[[1, 2**20], [1.0]]]}
+    )
 
     @torch.compile(fullgraph=True, backend="eager", dynamic=True)
     def asked(x):
         return x + 10 * plugin.plain_rows(x) + known.reaches({"width": x.shape[-1]})
 
-    assert asked(torch.zeros(3, 64)).eq(1).all() and asked(torch.zeros(3, 1025)).eq(0).all()
+    assert asked(torch.zeros(3, 64)).eq(1).all() and asked(torch.zeros(3, 15)).eq(0).all()
 
 
 @pytest.mark.parametrize(
@@ -297,7 +323,7 @@ def layer(**other):
     )
 
 
-def test_experts(plugin):
+def test_the_plugins_experts_agree_with_a_loop(plugin):
     plugin.register()
     experts, ids, weights = layer(), torch.tensor([[0, 1], [2, 3], [1, 0]]), torch.tensor([[0.3, 0.7]] * 3)
     method = UnquantizedFusedMoEMethod()
@@ -396,6 +422,7 @@ def attention(plugin, monkeypatch):
     name = registry["CUSTOM"].rpartition(".")[0]
     sys.modules.pop(name, None)
     found = importlib.import_module(name)
+    found.FlashAttentionMetadata.__dataclass_fields__ = dict.fromkeys(found.ASKED)
     monkeypatch.setitem(sys.modules, name, found)
     for operator in ("paged_attention_decode", "unified_attention"):
         monkeypatch.setattr(found.OPERATORS[operator], "is_ready", lambda arguments: True)
@@ -418,7 +445,7 @@ def batch(starts=(0, 1, 2), **other):
             "num_actual_tokens": starts[-1],
             "max_query_len": longest,
             "query_start_loc": torch.tensor(starts, dtype=torch.int32),
-            "max_seq_len": 48,
+            "max_seq_len": 35,
             "seq_lens": torch.tensor([35, 20], dtype=torch.int32),
             "block_table": table,
             **other,
@@ -454,6 +481,37 @@ def test_attention_over_vllms_cache_without_a_copy(attention, starts):
     assert found is output and output[-1].eq(7).all()
     torch.testing.assert_close(output[:-1].float(), attended(query, given), atol=2e-2, rtol=2e-2)
     assert given.winners_step[1].equal(given.block_table * 2)  # made once for all layers
+    # A warm-up has lengths of 1, the capture the model's longest: decode has one bound for both, its table's.
+    assert arguments[-2] == (3 * 16 if starts[-1] == 2 else given.max_seq_len)
+
+
+@pytest.mark.parametrize("starts", [(0, 1, 2), (0, 5, 8)])  # decode, prefill
+def test_a_slice_of_qkv_is_attended_as_a_whole_query_is(attention, starts):
+    qkv, given = torch.randn(starts[-1], 8, 32).bfloat16(), batch(starts)
+    query, output = qkv[:, :4], torch.zeros(starts[-1], 4, 32).bfloat16()
+    attention.WinnersAttention().forward(None, query, None, None, CACHE, given, output)
+    torch.testing.assert_close(output.float(), attended(query, given), atol=2e-2, rtol=2e-2)
+
+
+def test_a_slice_of_qkv_runs_ours_where_that_saves_more_than_its_copy(package, monkeypatch):
+    """At one row 4 us beside 12; at 1,024 rows 10 us beside 11, where the copy of 8 MB takes 5."""
+    operators = importlib.import_module(f"{package.__name__}.operators")
+    about = dict(package.OPERATORS["paged_attention_decode"].about)
+    about["solutions"] = {each: {"kind": kind, "in_place": {}} for each, kind in (("ours", "own"), ("fa3", "library"))}
+    rest = {"max_blocks_per_seq": 3, "num_query_heads": 32, "num_kv_heads": 2, "head_dim": 128}
+    sizes = [[{"num_seqs": rows, **rest}[axis] for axis in about["axes"]] for rows in (1, 1024)]
+    about["points"] = [[sizes[0], [4.0, 12.0]], [sizes[1], [10.0, 11.0]]]
+    operator = operators.ServedOperator("paged_attention_decode", about)
+    monkeypatch.setattr(operators, "can_run", lambda about, device, is_measured: True)
+    caches = torch.zeros(3, 16, 2, 128).bfloat16()
+
+    def is_ready(rows, heads):
+        table, lengths = torch.zeros(rows, 3, dtype=torch.int32), torch.ones(rows, dtype=torch.int32)
+        query = torch.zeros(rows, heads, 128).bfloat16()[:, :32]
+        return operator.is_ready([query, caches, caches, table, lengths, 48, 0.25])
+
+    assert [is_ready(rows, 32) for rows in (1, 1024)] == [True, True]
+    assert [is_ready(rows, 36) for rows in (1, 1024)] == [True, False]
 
 
 def test_sequences_that_pad_a_graph_have_a_key(attention):
@@ -475,7 +533,6 @@ def test_sequences_that_pad_a_graph_have_a_key(attention):
         {"batch": {"use_cascade": True}},
         {"batch": {"causal": False}},
         {"batch": {"rswa_prefix_lens": torch.zeros(2)}},
-        {"query": torch.zeros(2, 8, 32).bfloat16()[:, :4]},  # a slice of qkv
         {"query": torch.zeros(2, 4, 32)},
         {"cache": torch.zeros(12, 2, 32, 2, 32).bfloat16()},  # other blocks
         {"cache": torch.zeros(12, 2, 2, 16, 32).bfloat16().transpose(2, 3)},  # heads first
@@ -497,6 +554,21 @@ def test_attention_of_another_kind_runs_vllms_code(attention, other):
     assert attention.WinnersAttention(**layer).forward(None, *call) == "vllm's"
 
 
+def test_another_vllms_cache_or_batches_keep_flash_attention(attention, monkeypatch):
+    """0.33 keeps keys and values side by side, and its batches have no cascade: FlashAttention's own class runs."""
+    backend = attention.WinnersAttentionBackend
+    assert backend.get_impl_cls() is attention.WinnersAttention and backend.get_supported_kernel_block_sizes() == [16]
+    lines = []
+    monkeypatch.setattr(attention, "tell", lines.append)
+    fields = attention.FlashAttentionMetadata.__dataclass_fields__
+    attention.FlashAttentionMetadata.__dataclass_fields__ = {name: None for name in fields if name != "use_cascade"}
+    assert backend.get_impl_cls() is FlashAttentionImpl
+    attention.FlashAttentionMetadata.__dataclass_fields__ = fields
+    monkeypatch.delattr(FlashAttentionBackend, "get_kv_cache_shape")
+    assert backend.get_impl_cls() is FlashAttentionImpl
+    assert backend.get_supported_kernel_block_sizes(None) == ["vllm's"] and "attention stays vLLM's" in lines[0]
+
+
 def test_a_capture_runs_vllms_attention_where_ours_did_not_run_before(package, monkeypatch):
     operator = package.OPERATORS["paged_attention_decode"]
     operators = importlib.import_module(f"{package.__name__}.operators")
@@ -511,6 +583,17 @@ def test_a_capture_runs_vllms_attention_where_ours_did_not_run_before(package, m
     package.paged_attention_decode(*given)
     monkeypatch.setattr(operators, "_capturing", lambda device: True)
     assert operator.is_ready(given) and not operator.is_ready([*given[:-2], 64, 0.25])
+
+
+def test_where_a_library_is_the_fastest_the_engine_runs_its_own(package, monkeypatch):
+    operator = package.OPERATORS["paged_attention_decode"]
+    given = [torch.zeros(2, 4, 32).bfloat16(), CACHE[:, 0].contiguous(), CACHE[:, 1].contiguous()]
+    given += [torch.zeros(2, 3, dtype=torch.int32), torch.ones(2, dtype=torch.int32), 48, 0.25]
+    monkeypatch.setattr(operator.selector, "reaches", lambda sizes: True)
+    monkeypatch.setattr(operator.selector, "kinds", {"ours": "own", "theirs": "library"})
+    for first, expected in (("ours", True), ("theirs", False)):
+        monkeypatch.setattr(operator, "order", lambda sizes, device, slices, first=first: [first])
+        assert operator.is_ready(given) is expected
 
 
 def test_the_wheel_names_it_as_vllms_plugin():

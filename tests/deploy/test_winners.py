@@ -1,14 +1,15 @@
-"""From rows to what a package dispatches by, and what that loses on shapes left out."""
+"""From rows to a package's dispatch table, and the loss on shapes left out."""
 
+import os
 from types import SimpleNamespace
 
 import pytest
 
 from kernelderby.catalog import Catalog, Requires, Solution
-from kernelderby.deploy.winners import TimedShape, _kept, _loss, kind_of, winners
+from kernelderby.deploy.winners import HeldOut, TimedShape, _kept, _loss, choosing_axes, kind_of, winners
 from kernelderby.errors import DerbyError
 
-AXES = SimpleNamespace(axes={"tokens": None, "width": 4096})
+AXES = SimpleNamespace(axes={"tokens": None, "width": 4096}, constraints=(), inputs=())
 
 
 def solution(name, author="someone", **other):
@@ -40,7 +41,7 @@ def shapes(**times):
     return [TimedShape((2**place,), {name: own[place] for name, own in times.items()}) for place in range(count)]
 
 
-def test_kinds():
+def test_a_solution_is_own_library_or_plain():
     assert [kind_of(each) for each in SOLUTIONS] == ["own", "library", "plain"]
 
 
@@ -53,7 +54,7 @@ def test_what_each_shape_loses_when_the_others_choose_for_it():
 
 def test_a_shape_beyond_the_others_is_counted_apart_with_the_librarys_loss():
     known = shapes(ours=[1.0, 1.0, 1.0, 1.0], theirs=[2.0, 2.0, 2.0, 3.0])
-    found = _loss(AXES, SOLUTIONS, [known[0], known[1], TimedShape((64,), known[3].us)], [])
+    found = _loss(AXES, SOLUTIONS, [known[0], known[1], TimedShape((2**18,), known[3].us)], [])
     assert (found.inside, found.outside) == (2, 1)
     assert found.mean == 0 and found.outside_mean == pytest.approx(2.0)
 
@@ -61,16 +62,34 @@ def test_a_shape_beyond_the_others_is_counted_apart_with_the_librarys_loss():
 def test_fresh_shapes_are_chosen_for_by_all_and_choose_for_none():
     known = shapes(ours=[1.0, 1.0], theirs=[2.0, 2.0])
     found = _loss(AXES, SOLUTIONS, known, [TimedShape((2,), {"ours": 1.5, "theirs": 1.0})])
-    assert found.held_out == {"fresh": (1, pytest.approx(0.5), 0)} and found.mean == 0
+    assert found.held_out == {"fresh": HeldOut(1, pytest.approx(0.5), 0, 1)} and found.mean == 0
 
 
 def test_shapes_of_one_origin_are_held_out_together():
     """Ours is faster on the survey's shapes, the library on those of models, which the survey's would give to us."""
     survey = [TimedShape((2**place,), {"ours": 1.0, "theirs": 2.0}, "survey") for place in (0, 2, 4)]
     models = [TimedShape((size,), {"ours": 1.2, "theirs": 1.0}, "models") for size in (2, 8)]
-    outside = TimedShape((512,), {"ours": 1.0, "theirs": 1.1}, "models")  # where a library runs
+    outside = TimedShape((2**21,), {"ours": 1.0, "theirs": 1.1}, "models")  # where a library runs
     held = _loss(AXES, SOLUTIONS, [*survey, *models, outside], []).held_out
-    assert held["models"] == (3, pytest.approx((0.2 + 0.2 + 0.1) / 3), 1) and held.keys() == {"models"}
+    assert held == {"models": HeldOut(3, pytest.approx((0.2 + 0.2 + 0.1) / 3), 1, 0)}
+
+
+def test_a_held_out_shape_is_chosen_for_by_its_twin_of_another_origin():
+    """The survey measured these sizes with another routing: a package knows them, so no library runs."""
+    survey = [TimedShape((size,), {"ours": 1.0, "theirs": 2.0}, "survey") for size in (1, 4096)]
+    served = [TimedShape((4096,), {"ours": 3.0, "theirs": 4.0}, "serving")]
+    assert _loss(AXES, SOLUTIONS, [*survey, *served], []).held_out == {"serving": HeldOut(1, 0.0, 0, 1)}
+
+
+def test_axes_that_follow_and_pools_do_not_choose(catalog):
+    axes = {name: choosing_axes(catalog.definition(name)) for name in ("block_scaled_mm", "fp8_blockscale_fused_moe")}
+    assert axes["block_scaled_mm"] == ["m", "n", "k"]
+    experts = ["num_tokens", "hidden_size", "intermediate_size", "num_experts", "top_k"]
+    assert axes["fp8_blockscale_fused_moe"] == experts  # gate_up_size follows, and its blocks from it
+    paged = choosing_axes(catalog.definition("unified_attention"))
+    assert not {"num_blocks", "len_cu_seqlens"} & {*paged} and "max_blocks_per_seq" in paged
+    assert choosing_axes(catalog.definition("moe_align_block_size")) == ["num_tokens", "num_blocks"]  # of its output
+    assert "bias_rows" in choosing_axes(catalog.definition("gemm_bf16"))  # its constraint is no equality
 
 
 def test_shapes_of_the_same_sizes_are_left_out_together():
@@ -98,6 +117,41 @@ def test_the_plan_builds_nothing_and_says_what_the_choice_loses(tmp_path, monkey
     assert result.exit_code == 2 and "--plan alone needs none" in " ".join(result.output.split())
 
 
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["--wheel", "--trace-apply", "dist"], 2, "--wheel, --hf-kernels and --trace-apply: one package at a time"),
+        (["--wheel", "a_file", "--definitions", "rms_norm"], 1, "a_file: is no folder; mend or remove it"),
+        (["--hf-kernels", "a_file/below", "--definitions", "rms_norm"], 1, "a_file: is no folder; mend or remove it"),
+        (["--trace-apply", "closed/dist"], 1, "closed/dist: cannot be written to; mend the permissions of"),
+    ],
+)
+def test_what_cannot_be_written_is_said_before_anything_is_compiled(tmp_path, monkeypatch, words, code, said):
+    from click.testing import CliRunner
+
+    from kernelderby.api import deploy
+    from kernelderby.cli import derby
+    from tests.conftest import CHECKOUT
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a_file").touch()
+    (tmp_path / "closed").mkdir()
+    access = os.access  # root may write everywhere
+    monkeypatch.setattr(
+        os, "access", lambda path, mode: not ("closed" in str(path) and mode & os.W_OK) and access(path, mode)
+    )
+    monkeypatch.setattr(deploy, "winners", lambda *_: pytest.fail("too late"))
+    result = CliRunner().invoke(derby, ["export", *words, "--root", str(CHECKOUT)])
+    assert result.exit_code == code and said in " ".join(f"{result.output} {result.exception}".split()), result.output
+    assert not (tmp_path / "dist").exists()
+
+
+def test_operators_without_rows_are_named(catalog, monkeypatch):
+    monkeypatch.setattr(catalog, "traces", lambda *_, **__: [])
+    with pytest.raises(DerbyError, match="^rms_norm: no recorded rows"):
+        winners(catalog, [catalog.definition("rms_norm")])
+
+
 def test_a_set_without_times_of_graphs_has_no_winners(small_set):
     catalog = Catalog.open(small_set)
     with pytest.raises(DerbyError, match="no rows to choose by"):
@@ -107,6 +161,6 @@ def test_a_set_without_times_of_graphs_has_no_winners(small_set):
 def test_a_solution_with_a_setup_is_passed_over_with_the_reason(catalog):
     name = "moe_fp8_block_scale_ds_routing_topk8_ng8_kg4_e32_h7168_i2048"
     [found] = winners(catalog, [catalog.definition(name)], "h200").operators
-    assert found.left_out["hpc_ops_moe"] == "needs a setup() of its weights"
+    assert found.left_out["hpc_ops_moe"] == "needs a setup()"
     assert "hpc_ops_moe" not in {each.name for each in found.solutions}
     assert sum(found.fastest.values()) == len(found.shapes) > 0

@@ -23,7 +23,7 @@ LIMIT_SECONDS = 10  # of the processor, for a verb on a small set: it takes some
 
 @dataclass(frozen=True)
 class Outcome:
-    """code: of the command. out, err: what it printed."""
+    """code: exit code of the command. out, err: its output."""
 
     code: int
     out: str
@@ -193,7 +193,7 @@ def raw(text: bytes, rng: random.Random, count: int) -> Iterator[Mutation]:
 
 
 def of_file_system() -> Iterator[Mutation]:
-    """What is no file at all."""
+    """Mutations that replace the file: a folder, a pipe, a link and the like."""
 
     def replaced(make: Callable[[Path], None]) -> Callable[[Path], None]:
         def apply(path: Path) -> None:
@@ -252,7 +252,7 @@ def _toml_value(value: Any) -> str:
 
 
 def mutations_of(path: Path, rng: random.Random, values: int, texts: int) -> list[Mutation]:
-    """A fixed number of them for a file, by its kind."""
+    """A fixed number of mutations of a file, by its kind."""
     found = [*raw(path.read_bytes(), rng, texts), *of_file_system()]
     if path.suffix == ".json":
         found += structured(json.loads(path.read_text()), write_json, rng, values)

@@ -1,7 +1,9 @@
 """Whatever lies in a set, a verb ends within its bounds: one line names the file and the bound, the rest is read."""
 
+import contextlib
 import gzip
 import json
+import linecache
 import os
 import signal
 import sqlite3
@@ -90,6 +92,42 @@ def test_steps_of_sqlite(tmp_path, within):
         open_profile(path)
 
 
+@pytest.mark.parametrize("verb", ["kernels", "activity", "timeline", "layers", "compare", "capture"])
+def test_a_name_that_sqlite_cannot_give(tmp_path, monkeypatch, verb):
+    """A text over its limit is seen when a row asks for it, in a loop outside of the connection's block."""
+    path = tmp_path / "p.sqlite"
+    with Export(path) as made:
+        made.kernel("x" * 3000, 0, 1000)
+    monkeypatch.setattr("kernelderby.profile.sources.sqlite.schema._LONGEST", 2000)
+    more = {"timeline": ("--out", tmp_path / "t.json"), "compare": (path,)}.get(verb, ())
+    outcome = run(*(["capture"] if verb == "capture" else ["profile", verb]), path, *more)
+    assert outcome.code == 1 and "p.sqlite: SQLite says: string or blob too big; export it again" in outcome.err
+
+
+def test_the_end_of_a_verb_names_its_profile(tmp_path, monkeypatch):
+    with Export(tmp_path / "p.sqlite") as made:
+        made.kernel("k", 0, 1000)
+
+    def large(*_):
+        raise MemoryError
+
+    monkeypatch.setattr("kernelderby.api.profile_file.summarise", large)
+    outcome = run("profile", "kernels", tmp_path / "p.sqlite")
+    assert "kernels: needs more memory than the bound" in outcome.err and "(in hand: " in outcome.err
+    assert "p.sqlite)" in outcome.err
+
+
+@pytest.mark.parametrize("verb", ["kernels", "activity", "compare"])
+def test_gpus_of_one_profile(tmp_path, verb):
+    with Export(tmp_path / "p.sqlite") as made:
+        for device in range(4):
+            made.kernel("k", 1000 * device, 1000 * device + 500, device=device)
+    files = [tmp_path / "p.sqlite"] * (2 if verb == "compare" else 1)
+    assert run("profile", verb, *files, "--bounds", "names=4").code == 0
+    outcome = run("profile", verb, *files, "--bounds", "names=3")
+    assert outcome.code == 1 and "p.sqlite: GPUs: 4 are more than the bound names=3" in outcome.err
+
+
 @pytest.mark.parametrize("ending", ["-wal", "-shm", "-journal"])
 def test_what_lies_beside_a_database_and_is_no_file(tmp_path, ending):
     """SQLite would open it too, and wait at a pipe for ever."""
@@ -105,7 +143,7 @@ def test_what_lies_beside_a_database_and_is_no_file(tmp_path, ending):
 
 
 def test_ranges_that_nest_without_end():
-    """Each nesting holds all its names: 100,000 of them, each in the one before, took 16 GB."""
+    """Each of 100,000 nested ranges holds the names of all around it, which took 16 GB."""
     paths = Paths()
     timeline = swept_timeline([(i, 1_000_000 - i, f"r{i}") for i in range(100_000)], paths)
     assert len(paths.names) == 257 and paths.names[-1] == tuple(f"r{i}" for i in range(256))
@@ -225,7 +263,7 @@ def test_patterns_of_one_solution_together(within):
 
 
 def derby(*words, code=None, **environment):
-    """In a process of its own, where no test runner waits for the signal. Seconds, and what it gave."""
+    """The command in a process of its own, where no test runner waits for the signal: seconds and outcome."""
     began = time.monotonic()
     start = ["-c", code] if code else ["-m", "kernelderby"]
     done = subprocess.run(
@@ -258,6 +296,69 @@ def test_the_time_of_a_verb_by_its_environment_and_of_the_processes_that_it_star
     seconds, done = derby("rank", "--root", small_set, DERBY_BOUNDS="time=5,file=60", XDG_CACHE_HOME=str(tmp_path))
     assert seconds < 11 and done.returncode == 1 and "Traceback" not in done.stderr
     assert "the bound time=5; remove it" in done.stderr and D in done.stderr
+
+
+def test_a_file_meets_its_bound_alone_whenever_the_signal_comes(within, monkeypatch):
+    """At each instruction of the `with` statement that reads it."""
+    within(file=1e-9)
+    monkeypatch.setattr(signal, "setitimer", lambda *_: None)  # the signal comes from below
+
+    def read():
+        with reading("a.json"):
+            sum([1])
+
+    def interrupted(moment):
+        seen = 0
+
+        def trace(frame, event, _):
+            nonlocal seen
+            own = frame.f_code.co_filename in (bounds.__file__, contextlib.__file__)
+            frame.f_trace_opcodes = own
+            in_body = (
+                event == "line"
+                and frame.f_code is read.__code__
+                and "sum" in linecache.getline(__file__, frame.f_lineno)
+            )
+            if in_body or (own and event == "opcode"):
+                seen += 1
+                if seen == moment:
+                    bounds._over(signal.SIGPROF, frame)
+            return trace
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            read()
+        except DerbyError as error:
+            return "a.json: takes longer" in str(error)
+        finally:
+            sys.settrace(before)
+        return seen < moment and None
+
+    found = [interrupted(1)]
+    while found[-1] is not None:
+        found.append(interrupted(len(found) + 1))
+    assert len(found) > 100 and True in found, "none or the file's own"
+    assert not bounds._files and signal.getsignal(signal.SIGPROF) is signal.SIG_DFL
+
+
+def test_a_bound_met_in_a_destructor_is_met_after_it_without_a_word(within, monkeypatch):
+    within(file=0.02)
+    told = []
+    monkeypatch.setattr(sys, "unraisablehook", told.append)
+
+    class Slow:
+        def __del__(self):
+            until = time.process_time() + 0.1
+            while time.process_time() < until:
+                pass
+
+    with pytest.raises(DerbyError, match="a.json: takes longer than the bound file=0.02"):
+        with reading("a.json"):
+            Slow()
+            while True:
+                pass
+    assert told == []
 
 
 def test_what_looks_at_no_signal_is_ended_from_outside():
@@ -293,7 +394,7 @@ except ChildProcessError:
 # ------------------------------------------------------------------------------------------------------------- memory
 
 
-def test_memory(small_set):
+def test_a_profile_beyond_the_memory_is_left_out(small_set):
     folder = small_set / "profiles"
     folder.mkdir()
     (folder / "big.json").write_text('{"traceEvents": [' + "[]," * 4_000_000 + "[]]}")
@@ -326,6 +427,34 @@ def test_bytes_of_a_gzipped_xplane(tmp_path, within):
     within(unpacked=1 << 20)
     with pytest.raises(DerbyError, match="unpacks to over the bound unpacked=1M; remove it, or raise that"):
         open_profile(tmp_path / "x.xplane.pb.gz")
+
+
+def test_bytes_of_what_nsys_exports(tmp_path, within, monkeypatch):
+    """The export of a stranger's report may be of any size, and its name may look like an option."""
+    nsys = tmp_path / "bin/nsys"
+    nsys.parent.mkdir()
+    nsys.write_text('#!/bin/sh\n[ -f "$8" ] || exit 7\nexec head -c 9000000 /dev/zero > "$7"\n')
+    nsys.chmod(0o755)
+    monkeypatch.setenv("PATH", str(nsys.parent), prepend=os.pathsep)
+    monkeypatch.chdir(tmp_path)
+    report = Path("-h.nsys-rep")
+    report.write_bytes(b"\0" * 100)
+    within(unpacked=2 << 20)
+    with pytest.raises(DerbyError, match="-h.nsys-rep: unpacks to over the bound unpacked=2M"):
+        open_profile(report)
+
+
+def test_what_pyarrow_calls_by_a_name_of_its_own(tmp_path, monkeypatch):
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "CUPTI_ACTIVITY_KIND_KERNEL.parquet"
+    parquet.write_table(pyarrow.table({"start": [1]}), path)
+
+    def broken(*_, **__):
+        raise pyarrow.lib.ArrowException("Unknown error:\nno thread")
+
+    monkeypatch.setattr(parquet.ParquetFile, "iter_batches", broken)
+    with pytest.raises(DerbyError, match="KERNEL.parquet: damaged Parquet file .Unknown error: no thread.; export"):
+        open_profile(path)
 
 
 def test_bytes_of_a_parquet_export(tmp_path, within):
@@ -368,7 +497,7 @@ def test_no_room_of_a_set_is_a_link_to_all_of_a_machine(small_set, part):
     "part", ["definitions", "definitions/toy", "solutions", "solutions/alice", "traces", "workloads"]
 )
 def test_no_link_leads_a_verb_out_of_the_set(small_set, tmp_path, part):
-    """Where all of a machine would be looked through, or a folder that nobody may read ends the verb."""
+    """A link may lead to a whole machine, or to a folder whose permissions end the verb."""
     outside = tmp_path / "outside/a/b/c"
     outside.mkdir(parents=True)
     (outside / "solution.toml").write_text("secret")
@@ -378,3 +507,32 @@ def test_no_link_leads_a_verb_out_of_the_set(small_set, tmp_path, part):
         found = run(*verb, "--root", small_set)
         assert found.code == 0 and "secret" not in found.said and "/proc/" not in found.said
         assert part != "solutions" or "is a symlink to a folder, which is not followed" in found.err
+
+
+NOTEBOOK = """
+import resource, signal, sys, time
+import kernelderby
+def endless(*given, **named):
+    while True: pass
+def large(*given, **named):
+    return [0] * (1 << 32)
+found = kernelderby.open(sys.argv[1])
+for slow, words in ((endless, "rank: takes longer than the bound time=1;"), (large, "more memory than the bound")):
+    kernelderby.api.trace_set.rankings_answer = slow
+    try:
+        found.rank()
+    except kernelderby.DerbyError as error:
+        assert words in str(error) and "raise that with $DERBY_BOUNDS" in str(error), error
+    else:
+        raise AssertionError(words)
+assert signal.getitimer(signal.ITIMER_REAL) == (0, 0) and signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
+assert resource.getrlimit(resource.RLIMIT_DATA)[0] == resource.RLIM_INFINITY
+"""
+
+
+def test_a_question_of_a_notebook_ends_within_its_bounds(small_set):
+    """The notebook lives on and keeps its objects."""
+    for bound, words in (("time=1,memory=1G", ""), ("time=x", "DerbyError: $DERBY_BOUNDS: time=x is no bound")):
+        environment, program = os.environ | {"DERBY_BOUNDS": bound}, [sys.executable, "-c", NOTEBOOK, small_set]
+        done = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=60)
+        assert (done.returncode == 0) == (not words) and words in done.stderr, done.stderr

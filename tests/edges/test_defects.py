@@ -448,7 +448,7 @@ def test_a_text_with_a_marker_does_not_grow_the_page(tmp_path):
 
 
 def test_half_a_surrogate_pair_in_a_message_is_a_row_like_others(small_set):
-    """Of an exception text, say; JSON allows what UTF-8 does not."""
+    """An exception's text may hold one; JSON allows it, UTF-8 does not."""
     line = json.loads((small_set / TRACES).read_text().splitlines()[0])
     line["evaluation"]["log"] = "before \ud800 after"
     (small_set / TRACES).write_text(json.dumps(line) + "\n")

@@ -1,4 +1,4 @@
-"""What a definition's own module may hold: sizes that are none, exceptions of any kind."""
+"""Hostile contents of a definition's module: sizes that are no numbers, exceptions of any kind."""
 
 import itertools
 
@@ -7,8 +7,10 @@ from mutating import run
 from test_strangers import D
 
 from kernelderby.catalog import Catalog
+from kernelderby.cli.signals import Signalled
 from kernelderby.errors import DerbyError
 from kernelderby.measure.judge.cases import small_cases
+from kernelderby.measure.judge.definition import DefinitionFailed, blamed_on
 
 SMALL = {"rows": 3, "columns": 4, "factor": 2.0}
 
@@ -40,3 +42,13 @@ def test_whatever_the_module_raises_is_its_fault(small_set, raised):
     source.write_text(f"{source.read_text()}\nraise {raised}\n")
     outcome = run("pack", "--root", small_set)
     assert outcome.code == 1 and f"broken  {source}: does not load: " in outcome.out
+
+
+def test_a_signal_is_no_fault_of_the_definition(small_set):
+    """derby ends by an exception that is a SystemExit, too: it goes through, sys.exit() in a definition does not."""
+    definition = Catalog.open(small_set).definition(D)
+    with pytest.raises(Signalled), blamed_on(definition, "run raises"):
+        raise Signalled(15)
+    with pytest.raises(DefinitionFailed, match=f"{D}.py: run raises SystemExit: 3; mend the definition"):
+        with blamed_on(definition, "run raises"):
+            raise SystemExit(3)

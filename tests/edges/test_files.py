@@ -163,7 +163,7 @@ def test_a_folder_is_whole_or_not_there(tmp_path, monkeypatch):
         with pytest.raises(OSError, match="full"):
             files.write_folder(folder, content)
     assert not folder.exists()
-    assert files.write_folder(folder, content) == folder  # and what was left of the first is gone
+    assert files.write_folder(folder, content) == folder  # and the rest of the first is gone
     assert sorted(path.name for path in folder.parent.iterdir()) == ["name-hash"]
     assert (folder / "deep/kernel.cu").read_text() == "code"
     other = files.write_folder(folder, {"main.py": "other"})
@@ -444,18 +444,25 @@ def test_one_run_at_a_time_whatever_its_tmpdir(lock_folder, monkeypatch):
         pass
 
 
+def test_whoever_was_killed_while_making_the_folder_of_locks_mends_it(lock_folder):
+    """Under a umask of 077 the others could not look into it for ever."""
+    lock_folder.chmod(0o700)
+    with appended.exclusive_lock("gpu", "held"):
+        assert lock_folder.stat().st_mode & 0o7777 == 0o1777
+
+
 def test_a_lock_follows_no_link_and_empties_no_file(lock_folder):
     precious = lock_folder / "precious"
     precious.write_text("keep")
-    (lock_folder / "kernelderby-gpu.lock").symlink_to(precious)
+    (lock_folder / "gpu.lock").symlink_to(precious)
     with pytest.raises(DerbyError, match="cannot be opened as a lock"):
         with appended.exclusive_lock("gpu", "another run"):
             pass
     assert precious.read_text() == "keep"
-    (lock_folder / "kernelderby-file.lock").write_text("content")
+    (lock_folder / "file.lock").write_text("content")
     with appended.exclusive_lock("file", "another run"):
-        assert (lock_folder / "kernelderby-file.lock").read_text() == "content"
-    os.mkfifo(lock_folder / "kernelderby-pipe.lock")
+        assert (lock_folder / "file.lock").read_text() == "content"
+    os.mkfifo(lock_folder / "pipe.lock")
     with pytest.raises(DerbyError, match="no regular file"):
         with appended.exclusive_lock("pipe", "another run"):
             pass
@@ -467,9 +474,9 @@ def test_a_lock_follows_no_link_and_empties_no_file(lock_folder):
 def test_another_user_is_held_off_with_the_reason(monkeypatch, mask):
     """And not by a PermissionError: the file of one user is enough for the lock of all. In a folder that everybody may
     use, as no folder of pytest's is: each session that begins takes that right from all of them."""
-    with tempfile.TemporaryDirectory(dir=appended.LOCK_FOLDER) as folder:
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         os.chmod(folder, 0o1777)
-        monkeypatch.setattr(appended, "LOCK_FOLDER", Path(folder))
+        monkeypatch.setattr(appended, "LOCK_FOLDER", Path(folder, "locks"))
         before = os.umask(mask)
         try:
             _meets_another_user()

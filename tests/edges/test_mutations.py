@@ -45,7 +45,7 @@ VERBS = (
 
 @pytest.fixture(scope="module")
 def whole_set(tmp_path_factory, checkout):
-    """The toy set with what it lacks: published figures, a solution that is packed only."""
+    """The toy set with its missing parts: published figures, a solution that is packed only."""
     root = tmp_path_factory.mktemp("mutations") / "set"
     shutil.copytree(checkout / "tests" / "data" / "set", root)
     (root / "profiles").mkdir()
@@ -68,7 +68,7 @@ def without_torch(monkeypatch):
 
 
 def cases(root: Path, file: str):
-    """Half of them, all with DERBY_TESTS_ALL."""
+    """Half of the cases; all with DERBY_TESTS_ALL."""
     share = 1 if "DERBY_TESTS_ALL" in os.environ else 2
     return mutations_of(root / file, random.Random(f"{SEED} {file}"), *(-(-each // share) for each in FILES[file]))
 

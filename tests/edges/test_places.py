@@ -1,4 +1,4 @@
-"""Files beyond any size, folders that are none or that nobody may look into, settings of a machine."""
+"""Files of any size, folders that are missing or unreadable, settings of a machine."""
 
 import os
 import stat
@@ -61,7 +61,7 @@ PLACES = ["traces", "solutions", "workloads", "profiles", "traces/h200", "worklo
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("kind", ["file", "nowhere", "pipe"])
 def test_a_folder_that_is_none(small_set, place, kind):
-    """A link to a disk that is not mounted is no empty set. Within a folder a plain file is nobody's concern."""
+    """A link to a disk that is not mounted is no empty set. A plain file inside a folder is ignored."""
     path = small_set / place
     if path.exists():
         path.rename(small_set / "aside")
@@ -129,7 +129,7 @@ SETTINGS = [
 
 @pytest.mark.parametrize(("settings", "matplotlibrc"), SETTINGS)
 def test_a_picture_is_the_same_whatever_the_settings(small_set, tmp_path, settings, matplotlibrc):
-    """Of the user, and of a foreign folder that a command is started in."""
+    """Settings of the user, and of a foreign folder in which the command starts."""
     pytest.importorskip("matplotlib")
     if matplotlibrc:
         (tmp_path / "matplotlibrc").write_bytes(matplotlibrc)
@@ -140,6 +140,18 @@ def test_a_picture_is_the_same_whatever_the_settings(small_set, tmp_path, settin
         [sys.executable, "-c", code, *map(str, words)], cwd=tmp_path, env=environment, capture_output=True, text=True
     )
     assert done.returncode == 0 and done.stderr == "derby: race.png: written\n"
+
+
+@pytest.mark.parametrize("kind", ["svg", "pdf", "png"])
+def test_two_pictures_of_one_answer_are_the_same_bytes(small_set, tmp_path, monkeypatch, kind):
+    pytest.importorskip("matplotlib")
+    drawn = []
+    for date in ("1", "2"):
+        monkeypatch.setenv("SOURCE_DATE_EPOCH", date)
+        path = tmp_path / f"{date}.{kind}"
+        assert run("rank", D, "--root", small_set, "--format", "csv", "--plot", path).code == 0
+        drawn.append(path.read_bytes())
+    assert drawn[0] == drawn[1]
 
 
 @pytest.mark.parametrize(
@@ -195,7 +207,7 @@ def test_a_tuned_table_that_is_no_file(tmp_path, make):
 
 @pytest.mark.parametrize("file", [TRACES, WORKLOADS])
 def test_a_file_of_another_version_is_given_up_quickly(small_set, file):
-    """run() looks at the time: to say what is wrong with a line takes a hundred times what reading it takes."""
+    """run() looks at the time: naming the fault of a line takes a hundred times as long as reading it."""
     path = small_set / file
     line = (
         path.read_text()

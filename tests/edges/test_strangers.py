@@ -1,4 +1,4 @@
-"""What strangers do to a command: no stdout, no home, names beyond measure, places that are none."""
+"""Strange surroundings of a command: no stdout, no home, very long names, places that do not exist."""
 
 import importlib.util
 import json
@@ -42,7 +42,7 @@ def test_a_full_disk_behind_stdout_is_said(small_set):
 
 def test_a_user_without_a_home(monkeypatch, tmp_path):
     monkeypatch.delenv("XDG_DATA_HOME", raising=False)
-    monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # what it says of a user whom nobody knows
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # its message about an unknown user
     assert locate.own_copy() is None and locate.is_set(locate.find_set(tmp_path))
     monkeypatch.setattr(locate, "_INSTALLED", tmp_path)
     with pytest.raises(DerbyError, match="there is no home"):
@@ -54,6 +54,20 @@ def test_a_working_directory_that_was_removed(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
     assert locate.is_set(locate.find_set()) and run("list", "--root", locate.find_set()).code == 0
+
+
+def test_a_measuring_command_leaves_a_working_directory_that_was_removed(monkeypatch, tmp_path):
+    """oneMKL ended it without a word of ours."""
+    from kernelderby.measure.wire.early import leave_folder_that_is_gone
+
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    leave_folder_that_is_gone()
+    assert Path.cwd() == Path("/")
+    monkeypatch.chdir(tmp_path)
+    leave_folder_that_is_gone()
+    assert Path.cwd() == tmp_path
 
 
 def test_a_root_that_leads_to_itself(tmp_path):
@@ -116,3 +130,34 @@ def test_a_picture_of_no_times_is_said(small_set, tmp_path):
 def test_many_unknown_names_are_not_all_listed():
     assert "and 999 more" not in run("rank", "zzzz").err and len(run("rank", "zzzz").err) < 1000
     assert "`derby show` lists them" in run("rank", "rms_norm", "--workloads", "zzzz").err
+
+
+def test_ctrl_c_among_the_imports_is_no_traceback():
+    """Also during the import of the command itself: its entry point comes first."""
+    code = """
+import os, signal, sys
+class Interrupting:
+    def find_spec(self, name, *_):
+        if name == "click":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupting())
+import runpy
+runpy.run_module("kernelderby.__main__", run_name="__main__")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == -2 and done.stderr == ""
+    project = Path(__file__).parents[2] / "pyproject.toml"
+    assert 'derby = "kernelderby.__main__:main"' in project.read_text()
+
+
+def test_a_library_that_cannot_be_loaded_is_said(small_set, monkeypatch):
+    """NumPy fails so when memory is short or half of it is installed."""
+
+    def broken(*_):
+        raise ImportError("numpy:\nfailed to map segment from shared object", name="numpy")
+
+    monkeypatch.setattr("kernelderby.api.trace_set.rankings_answer", broken)
+    outcome = run("rank", "--root", small_set)
+    assert (
+        outcome.code == 1 and outcome.err.count("\n") == 1 and "numpy: cannot be loaded (numpy: failed" in outcome.err
+    )

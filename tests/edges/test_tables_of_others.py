@@ -1,4 +1,4 @@
-"""Tables and traces of profilers with numbers that nobody measured, and pages that are long rather than large."""
+"""Tables and traces of profilers with impossible numbers, and very long pages."""
 
 import json
 

@@ -102,7 +102,7 @@ def test_a_scalar_and_an_axis_of_one_name(small_set, without_torch):
     ],
 )
 def test_two_workloads_with_what_only_one_can_have(small_set, without_torch, change, words):
-    """A published number; a file of generated inputs, which each of them would overwrite."""
+    """A published number, or a file of generated inputs that each would overwrite."""
     path = small_set / WORKLOADS
     first = json.loads(path.read_text().splitlines()[0]) | change
     other = json.loads(json.dumps(first))

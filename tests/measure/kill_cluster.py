@@ -110,7 +110,7 @@ def _wait(process: subprocess.Popen[bytes], root: Path, draw: random.Random) -> 
 
 
 def _node(cluster: Any) -> Any:
-    """Of one core. Ray gives a raylet 30 s to start; a machine that does other work may need more."""
+    """A node of one core. Ray gives a raylet 30 s to start; a machine that does other work may need more."""
     for _ in range(10):
         try:
             return cluster.add_node(num_cpus=1, object_store_memory=80 << 20)
@@ -129,7 +129,7 @@ def _kill(what: str, process: Any, cluster: Any, nodes: list[Any], draw: random.
         cluster.remove_node(nodes.pop(draw.randrange(2)), allow_graceful=False)
         nodes.append(_node(cluster))
         return True
-    pids = matching("ray::Host") if what == "actor" else matching("kernelderby.measure.cluster.serve")
+    pids = matching("ray::Host") if what == "actor" else matching("kernelderby.measure.cluster")
     if what != "actor":
         pids = [pid for pid in pids if str(folder) in _command(pid)]
     for pid in pids[:1]:

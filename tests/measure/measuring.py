@@ -10,8 +10,8 @@ from pathlib import Path
 
 from kernelderby.catalog import Catalog
 from kernelderby.measure.machine.probe import Machine
-from kernelderby.measure.run.observer import Observer
 from kernelderby.measure.run.plan import Settings, make_plan
+from kernelderby.measure.run.progress import Observer
 from kernelderby.measure.run.runner import Runner
 from kernelderby.measure.wire.sources import cache_folder
 
@@ -37,7 +37,7 @@ def measure(
 
 
 def said_by(row) -> str:
-    """What the solution of a row has said: the row has its hash alone."""
+    """The text that the row's solution printed; the row has only its hash."""
     hashes = re.findall(r"\(log ([0-9a-f]{12})\)", row.message)
     return "\n".join(path.read_text() for each in hashes for path in (cache_folder() / "logs").glob(f"*/{each}.txt"))
 

@@ -1,4 +1,4 @@
-"""A run within so many seconds: whose turn it is, and what is left."""
+"""A run with a budget of seconds: whose turn it is, and what is left."""
 
 from types import SimpleNamespace
 
@@ -8,9 +8,8 @@ from measuring import CPU
 from kernelderby.catalog import Catalog
 from kernelderby.errors import DerbyError
 from kernelderby.measure.machine.probe import Machine
-from kernelderby.measure.run.budget import in_time
-from kernelderby.measure.run.observer import Observer
-from kernelderby.measure.run.plan import Settings, make_plan
+from kernelderby.measure.run.plan import Settings, in_time, make_plan
+from kernelderby.measure.run.progress import Observer
 from kernelderby.measure.run.runner import Runner
 from kernelderby.measure.wire.replies import GpuSeen
 

@@ -4,16 +4,19 @@ import json
 import os
 import shutil
 import subprocess
+from pathlib import Path
 
+import nvcc
 import pytest
 from msgspec.structs import replace as changed_row
 
 from kernelderby.catalog import Catalog
+from kernelderby.catalog.code import running_parts
 from kernelderby.catalog.pack import problems
 from kernelderby.catalog.same_code import certificate_files, read_certificates
 from kernelderby.measure.certify import build, certify, python
 from kernelderby.measure.certify.assembly import launches
-from kernelderby.measure.certify.libraries import library_files
+from kernelderby.measure.certify.build import library_files
 from kernelderby.measure.run.rows import settled_keys
 from kernelderby.roofline import selection
 from kernelderby.rows.measurement import Timed
@@ -445,12 +448,19 @@ def test_assembly_that_exports_nothing_is_refused():
 
 @needs_nvcc
 def test_a_committed_certificate_is_what_a_build_gives(checkout):
-    """Those of the shortest sources, one of machine code and one of launches: `derby certify --check` builds all."""
+    """The two with the shortest sources, one of machine code and one of launches: `derby certify --check` builds
+    all."""
     solutions = Catalog.open(checkout).solutions
-    kinds = {}
-    for path in certificate_files(checkout):
+    kinds, certificates = {}, {path.stem: path for path in certificate_files(checkout)}
+    for path in certificates.values():
         kinds.setdefault(bool(read_certificates(path)[-1].code.kernels), []).append(path)
     if not kinds:
         pytest.skip("the set has no certificate")
     names = [min(files, key=lambda path: len(str(solutions[path.stem].sources))).stem for files in kinds.values()]
-    assert [found.text for found in certify.check(checkout, names) if not found.is_same] == []
+    builds = running_parts({path.name: path.read_text() for path in Path(certify.__file__).parent.glob("*.py")})
+    facts = [[name, solutions[name].hash, certificates[name].read_text()] for name in names]
+
+    def differing():
+        return [found.text for found in certify.check(checkout, names) if not found.is_same]
+
+    assert nvcc.recalled([nvcc.release(NVCC), builds, facts], differing) == []

@@ -24,7 +24,7 @@ JUDGE, WORKER = 0, 1
 
 @dataclass
 class Op:
-    """A kernel of so many us, or a wait for a word. at_begin, at_end: what it does to the memory."""
+    """A kernel that takes some us, or a wait for a word. at_begin, at_end: its effect on the memory."""
 
     us: float = 0.0
     waits: Callable[[Gpu], bool] | None = None
@@ -209,7 +209,7 @@ def test_an_honest_call_is_what_it_is(us, slice_us):
 @pytest.mark.parametrize("us", [3.0, 12.0, 100.0, 700.0])
 @pytest.mark.parametrize("cheats", CLASSES)
 def test_a_class_gains_no_more_than_the_margin(cheats, us, slice_us):
-    """Or what it leaves is wrong in most of its calls."""
+    """Otherwise its outputs are wrong in most calls."""
     gpu, right = measured(cheats(us), slice_us), list(range(1, CALLS + 1))
     wrong = sum(one != other for one, other in zip(gpu.taken, right, strict=False)) + CALLS - len(gpu.taken)
     gained = us + HOT_US - by_the_judge(gpu, slice_us) if gpu.times else 0.0

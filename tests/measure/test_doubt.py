@@ -20,7 +20,7 @@ BESIDE = Beside(300.0, 3.0)  # of an H200's order: two messages, the launch of a
 @pytest.mark.parametrize("real", [2.0, 5.0, 12.0, 40.0, 120.0, 400.0, 1500.0, 20_000.0])
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.9, 0.94])
 def test_whoever_claims_too_little_gets_what_the_judge_has_seen(real, share):
-    """Whatever is claimed, what counts is short of the real time by no more than 5 % of it or 2 us, and the launch."""
+    """Whatever is claimed, the recorded time is short of the real one by at most 5 % or 2 us, and the launch."""
     claimed = real * share
     count = sets_for(claimed, "cuda")
     clocked = held_against(claimed, BESIDE.batch_us + count * (real + 1.0), count, BESIDE, 0.0, "cuda")

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 
 import pytest
 
 pytest.importorskip("torch")
+from kernelderby.measure.wire import early
+
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="workers are forked on Linux alone")
 
 SEEN = """
@@ -61,3 +64,24 @@ def test_a_misspelt_name_is_told_before_torch_is_imported(tmp_path, checkout):
         done = subprocess.run([*command, *words], cwd=checkout, capture_output=True, text=True)
         assert done.returncode == 1 and said in done.stderr and not done.stdout
         assert "| torch" not in done.stderr and "numpy" not in done.stderr
+
+
+def test_a_signal_during_an_import_is_heard_after_it():
+    """torch's import swallows what a handler raises, or ends in std::terminate."""
+
+    class Heard(SystemExit):
+        pass
+
+    def hear(number, frame):
+        raise Heard
+
+    swallowed, before = [], signal.signal(signal.SIGTERM, hear)
+    try:
+        with pytest.raises(Heard), early._signals_later():
+            try:
+                os.kill(os.getpid(), signal.SIGTERM)
+            except Heard:
+                swallowed.append(1)
+        assert not swallowed and signal.getsignal(signal.SIGTERM) is hear
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,4 +1,4 @@
-"""What a row says about the code that it was measured with."""
+"""A row's facts about the code that it was measured with."""
 
 import os
 import shutil
@@ -44,7 +44,7 @@ def test_the_checkouts_commit_and_whether_files_differ_from_it(checkout):
     assert git_commit(root) == {"commit": commit, "dirty": False}
     (root / "traces").mkdir()
     (root / "traces" / "rows.jsonl").write_text("")
-    assert git_commit(root) == {"commit": commit, "dirty": False}  # what a run itself writes
+    assert git_commit(root) == {"commit": commit, "dirty": False}  # files that a run itself writes
     (root / "kept").write_text("2")
     assert git_commit(root) == {"commit": commit, "dirty": True}
 

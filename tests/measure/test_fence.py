@@ -1,8 +1,9 @@
-"""What a worker gets and may do: environment, caches, signals, and what is left of it."""
+"""A worker's environment, caches and signals, and what remains after it."""
 
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import shutil
 import socket
@@ -49,7 +50,7 @@ def test_every_solution_has_caches_of_its_own(tmp_path):
 
 
 def test_a_run_begins_with_what_the_first_one_kept_that_passed(tmp_path):
-    """A solution that crashes cannot count how often it was tried: nothing of it stays."""
+    """A solution that crashes cannot count its tries: its files do not stay."""
     seen = []
     for passed in ((), (), ("a",), (), ("a",)):
         folder = caches.of_run(tmp_path, "a")
@@ -64,6 +65,29 @@ def test_a_run_begins_with_what_the_first_one_kept_that_passed(tmp_path):
     caches.end_run(())
 
 
+@pytest.mark.parametrize("fills", ["a hole", "many names", "deep"])
+def test_what_grows_when_it_is_copied_is_not_kept(tmp_path, monkeypatch, fills):
+    """A file that is one hole takes no room, nor does a second name of a file."""
+    monkeypatch.setattr(caches, "_MOST_BYTES", 8 << 20)
+    folder = caches.of_run(tmp_path, "a")
+    if fills == "a hole":
+        with open(folder / "file", "wb") as file:
+            file.truncate(1 << 40)
+    elif fills == "many names":
+        (folder / "file").write_bytes(bytes(1 << 20))
+        for number in range(8):
+            os.link(folder / "file", folder / f"{number}")
+    else:
+        monkeypatch.chdir(folder)
+        for _ in range(1000):
+            os.mkdir("deeper" * 10)
+            os.chdir("deeper" * 10)
+        monkeypatch.undo()
+    caches.end_run(("a",))
+    assert not (tmp_path / "kept/a").exists()
+    folders.remove_tree(folder)
+
+
 def test_two_runs_at_a_time_have_two_folders(tmp_path):
     folder = caches.of_run(tmp_path, "a")
     code = "import sys; from pathlib import Path; from kernelderby.measure.fence import caches; "
@@ -73,16 +97,21 @@ def test_two_runs_at_a_time_have_two_folders(tmp_path):
     caches.end_run(())
 
 
-@pytest.mark.parametrize("place", ["a file", "no home"])
+@pytest.mark.parametrize("place", ["a file", "no home", "relative, no home", "no room"])
 def test_where_nothing_can_be_cached_is_one_line(misbehaviours, tmp_path, monkeypatch, place):
     from measuring import measure
 
     (tmp_path / "file").touch()
     if place == "a file":
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    elif place == "no room":
+        full = SimpleNamespace(TemporaryFile=lambda dir: os.fdopen(os.open("/dev/full", os.O_WRONLY), "wb", 0))
+        monkeypatch.setattr(caches, "tempfile", full)
     else:
         monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-        monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # what it says of a user whom nobody knows
+        if place.startswith("relative"):
+            monkeypatch.setenv("XDG_CACHE_HOME", "beside/here")  # no cache: a worker has another working directory
+        monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # its message about an unknown user
     with pytest.raises(DerbyError, match=r"set \$XDG_CACHE_HOME") as error:
         measure(misbehaviours, ["honest"], workloads=("8",))
     assert "\n" not in str(error.value)
@@ -299,7 +328,7 @@ def test_a_worker_writes_only_beneath_its_folders_and_has_no_network(tmp_path):
 
 
 class Disk:
-    """A small disk, of which nobody but the worker under test uses any: what it has written is found by its folder."""
+    """A small disk that only the worker under test uses: its folder finds what it has written."""
 
     def __init__(self, room: int) -> None:
         self.room = room
@@ -316,6 +345,12 @@ class Disk:
     [
         ("held = bytearray(b'1' * (600 << 20))", {"memory": 300 << 20}, "out_of_memory", "GiB of the machine's memory"),
         ("held = [subprocess.Popen(['sleep', '60']) for _ in range(12)]", {"processes": 8}, "crashed", "more than 8"),
+        (  # processes that are no longer the worker's children
+            "subprocess.run(['sh', '-c', 'for i in 1 2 3 4 5 6 7 8 9 10 11 12; do sleep 60 & done'])",
+            {"processes": 8},
+            "crashed",
+            "more than 8",
+        ),
         (
             "from threading import Thread\n"
             "for _ in range(60): Thread(target=time.sleep, args=(60,), daemon=True).start()",
@@ -347,7 +382,7 @@ def test_a_worker_that_takes_too_much_is_ended(misbehaviours, monkeypatch, body,
     folder = misbehaviours / "solutions/tests/elementwise/scaled_add_n16/honest"
     text = (folder / "main.py").read_text()
     (folder / "main.py").write_text(f"import os, subprocess, tempfile, time\n{body}\ntime.sleep(60)\n{text}")
-    bare = 300 << 20  # what a worker with torch holds
+    bare = 300 << 20  # the memory of a worker with torch
     monkeypatch.setattr(processes, "memory_limit", lambda: most.get("memory", 1 << 40) + bare)
     monkeypatch.setattr(process, "_MOST_PROCESSES", most.get("processes", 1000))
     monkeypatch.setattr(process, "_MOST_THREADS", most.get("threads", 20_000))
@@ -419,6 +454,30 @@ def test_what_left_its_session_is_ended_and_what_was_there_is_not():
     assert done.stdout == "ended\n", done.stderr
 
 
+def test_a_container_has_less_than_the_machine(tmp_path, monkeypatch):
+    """The tightest of a process's control groups counts, of either version."""
+    from kernelderby.store import allowed
+
+    own = tmp_path / "own"
+    monkeypatch.setattr(allowed, "_OWN", str(own))
+    monkeypatch.setattr(allowed, "_GROUPS", str(tmp_path))
+    whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    own.write_text("0::/\n")
+    assert processes.memory_limit() == int(0.8 * whole) and processes.fitting(20_000) == 20_000
+    (tmp_path / "pids.max").write_text("max\n")
+    (tmp_path / "one/two").mkdir(parents=True)
+    (tmp_path / "one/memory.max").write_text(f"{1 << 20}\n")
+    (tmp_path / "one/two/pids.max").write_text("2048\n")
+    assert processes.memory_limit() == int(0.8 * whole), "it is another group's"
+    own.write_text("12:cpu,memory:/slice\n0::/one/two\n")
+    assert processes.memory_limit() == int(0.8 * (1 << 20)) and processes.fitting(20_000) == 1024
+    (tmp_path / "memory/slice").mkdir(parents=True)
+    (tmp_path / "memory/slice/memory.limit_in_bytes").write_text(f"{1 << 19}\n")
+    assert processes.memory_limit() == int(0.8 * (1 << 19)) and processes.fitting(1000) == 1000
+    own.unlink()
+    assert processes.memory_limit() == int(0.8 * whole)
+
+
 def test_memory_behind_pipes_and_nameless_files_is_counted_once():
     file, pair, sockets = os.memfd_create("a"), os.pipe(), socket.socketpair()
     before = processes.held_by_files([os.getpid()], 10**6)
@@ -432,6 +491,18 @@ def test_memory_behind_pipes_and_nameless_files_is_counted_once():
         os.close(each)
     for each in sockets:
         each.close()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc is Linux's")
+def test_tables_of_pages_that_nobody_wrote_are_counted():
+    """A page that was only read is the kernel's page of zeros and costs nothing; its entry in a table does."""
+    before = processes.held([os.getpid()])
+    no_reserve = 0x4000
+    with mmap.mmap(-1, 4 << 30, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | no_reserve) as memory:
+        memory.madvise(mmap.MADV_NOHUGEPAGE)
+        for place in range(0, 4 << 30, 2 << 20):
+            memory[place]
+        assert processes.held([os.getpid()]) - before >= (2047 * mmap.PAGESIZE)
 
 
 def test_foreign_lines_are_set_aside(tmp_path):
@@ -569,7 +640,7 @@ def test_a_tree_is_removed_however_deep(tmp_path):
 
 @pytest.mark.parametrize(("given", "seen"), [(None, "0"), ("1", "1"), ("GPU-5,GPU-6", "GPU-5"), ("", "")])
 def test_a_worker_sees_one_gpu(tmp_path, monkeypatch, given, seen):
-    """Nobody looks at what another one of the machine works for it."""
+    """Work on another GPU of the machine would not be measured."""
     from kernelderby.measure.wire import process
 
     class Begun(Exception):

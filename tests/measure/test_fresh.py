@@ -137,8 +137,8 @@ def test_without_a_space_the_definition_is_named(derby, misbehaviours):
 
 def test_rows_of_fresh_shapes_tell_their_shape_and_rank_by_themselves(derby, spaced):
     from kernelderby.measure.run.fresh import fresh_workloads
-    from kernelderby.measure.run.observer import Observer
     from kernelderby.measure.run.plan import Settings, make_plan
+    from kernelderby.measure.run.progress import Observer
     from kernelderby.measure.run.runner import Runner
 
     catalog = Catalog.open(spaced)

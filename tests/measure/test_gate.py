@@ -86,7 +86,7 @@ def test_differences_by_hand():
 
 
 def test_verdicts_by_hand():
-    """Of 12 differences the third smallest average bounds the shift where the chance is 0.005 / 4: sums of ranks up to
+    """With 12 differences the third smallest average bounds the shift at a chance of 0.005 / 4: sums of ranks up to
     2 have 3 of 4096 cases."""
     blocks = [turns_of(base=50.0, candidate=51.0)] * 3
     found = gated([blocks] * 4, 0.01)
@@ -110,7 +110,7 @@ def test_verdicts_by_hand():
 
 
 def test_looks_share_the_alarms():
-    """A run looks at what it has after 5, 7 and 10 starts and after the last one. All of it shares 0.5 %."""
+    """A run tests after 5, 7, 10 and its last start. All tests together share 0.5 %."""
     assert looks(16) == [5, 7, 10, 16] and looks(6) == [5, 6] and looks(4) == [4]
     blocks = [[turns_of(base=50.0, candidate=51.0)]]
     assert [is_decided(gated(blocks * count, 0.01)) for count in (4, 5, 6)] == [False, True, False]
@@ -196,10 +196,43 @@ def test_bad_words_are_one_line(derby, tmp_path):
         (("honest", "nobody"), "no solution 'nobody'"),
         (("honest@main", "honest"), "a revision needs the set's repository"),
         (("honest", "honest", "--base-python", "/no/python"), "give the path of an interpreter"),
+        (("honest", "honest", "--comment", "/no/folder/gate.md"), "--comment: /no/folder: is no folder"),
         (("honest", "honest", "--base-python", "/bin/false"), "pip install 'kernelderby[measure]' there"),
     ):
         code, out, err = derby("gate", *words, "--device", "cpu", "--root", root)
         assert code == 1 and not out and said in err and err.count("\n") == 1, err
+
+
+def test_a_workload_that_is_decided_stays_so_when_a_later_load_fails(tmp_path, monkeypatch):
+    """The first is decided, the second fails, and for the third nothing loads any more."""
+    from types import SimpleNamespace
+
+    from measuring import CPU
+
+    from kernelderby.measure.run import gate
+    from kernelderby.measure.wire.replies import Failed
+    from kernelderby.rows.measurement import Status
+
+    out = gate._Out("candidate 1", Failed(Status.CRASHED, "it ended"))
+    loads, measures = iter([None, out]), iter([("eager", []), out])
+
+    def load(self):
+        self._workers["candidate 1"] = SimpleNamespace(kill=lambda: None)
+        if problem := next(loads):
+            raise problem
+
+    def measured(self, workload, start):
+        if isinstance(found := next(measures), gate._Out):
+            raise found
+        return found
+
+    monkeypatch.setattr(gate.Gate, "_load", load)
+    monkeypatch.setattr(gate.Gate, "_measured", measured)
+    monkeypatch.setattr(gate, "gated", lambda *_: SimpleNamespace(verdict=NO_REGRESSION))
+    monkeypatch.setattr(gate, "is_decided", lambda *_: True)
+    side = gate.Side("s", tmp_path, None)
+    found = gate.Gate(None, side, side, CPU, gate.GateSettings()).run([SimpleNamespace(uuid=each) for each in "abc"])
+    assert [each.verdict for each in found] == [NO_REGRESSION, REGRESSION, REGRESSION]
 
 
 @pytest.mark.gpu

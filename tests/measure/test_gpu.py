@@ -13,8 +13,8 @@ from measuring import copied_set, measure
 from kernelderby.catalog import Catalog
 from kernelderby.measure.machine.probe import find_machine
 from kernelderby.measure.run.checks import plan_checks, run_checks
-from kernelderby.measure.run.observer import Observer
 from kernelderby.measure.run.plan import Settings, make_plan
+from kernelderby.measure.run.progress import Observer
 from kernelderby.measure.run.runner import Runner
 from kernelderby.rows.measurement import Status
 
@@ -38,7 +38,7 @@ def test_right_at_full_shapes(checkout, machine):
 
 
 def test_misbehaviours_on_a_gpu(tmp_path, machine):
-    """Those that need no long wait: a process that dies with a context, memory, an input, a cache."""
+    """The ones without a long wait: a process that dies with a context, memory, an input, a cache."""
     root = copied_set(tmp_path)
     names = ["kills_its_process", "runs_out_of_memory", "changes_an_input", "cached_output", "writes_nothing", "honest"]
     rows = measure(root, names, workloads=("8",), machine=machine)
@@ -73,7 +73,7 @@ definition, solution = catalog.definition(definition), catalog.solution(name)
 workload, = select_workloads(catalog.workloads(definition.name), [workload])
 maker = InputMaker(definition, load_definition_module(definition), case_of_workload(definition, workload), device, root)
 candidate = Candidate(load_solution(definition, solution), solution.destination_passing_style, definition)
-inputs, outputs = maker.make(), candidate.new_outputs(maker.case, device)
+inputs, outputs = maker.make(), candidate.new_outputs(maker)
 
 def call(_=0):
     candidate(inputs, outputs)

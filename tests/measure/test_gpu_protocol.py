@@ -19,7 +19,7 @@ from kernelderby.measure.clock.graphs import NotCapturable  # noqa: E402
 from kernelderby.measure.clock.timing import CUPTI, EventTimer, find_protocol, make_timer  # noqa: E402
 from kernelderby.measure.judge.inputs import InputMaker  # noqa: E402
 from kernelderby.measure.worker.candidate import Candidate  # noqa: E402
-from kernelderby.measure.worker.local import local_check, local_race  # noqa: E402
+from kernelderby.measure.worker.hands import local_check, local_race  # noqa: E402
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
 
@@ -53,7 +53,7 @@ def parts(function, rows=4096, **calling):
 
 
 def test_the_empty_kernel(timer):
-    from kernelderby.measure.clock.empty_kernel import empty_kernel_us
+    from kernelderby.measure.worker.empty import empty_kernel_us
 
     found = empty_kernel_us(timer, DEVICE)
     events = empty_kernel_us(EventTimer(DEVICE), DEVICE)

@@ -1,25 +1,30 @@
 """A broken machine ends the run with a line and says nothing of a solution; a solution that claims one ends alone."""
 
+import shutil
+from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from measuring import CPU, copied_set, measure
 
 from kernelderby.catalog import Catalog
-from kernelderby.measure.judge.blame import DefinitionFailed
+from kernelderby.measure.judge.definition import DefinitionFailed
 from kernelderby.measure.machine import health
 from kernelderby.measure.machine.environment import GpuSensors
 from kernelderby.measure.machine.health import Health, MachineFailed
 from kernelderby.measure.machine.probe import Machine
-from kernelderby.measure.wire.replies import GpuSeen
+from kernelderby.measure.wire.replies import Failed, GpuSeen
 from kernelderby.rows.measurement import Status
+from kernelderby.rows.row import JUDGE_WITHOUT_MEMORY
+from kernelderby.statistics.bootstrap import Resampled
 
 pytest.importorskip("torch")
 ECC = "RuntimeError: CUDA error: uncorrectable ECC error encountered"
 
 
 class Nvml:
-    """Of pynvml what is asked for. xids: what the driver reports; errors: uncorrected ones; lost: an error's name."""
+    """The part of pynvml in use. xids: the driver's reports; errors: uncorrected ones; lost: an error's name."""
 
     class NVMLError(Exception):
         def __init__(self, value):
@@ -63,7 +68,7 @@ def nvml():
 
 @pytest.fixture
 def watched(nvml, tmp_path, monkeypatch):
-    """health of an H200 whose driver is the fake, and where a fresh process can use the GPU."""
+    """The health of an H200 with a fake driver, where a fresh process can use the GPU."""
     sensors = GpuSensors.__new__(GpuSensors)
     sensors._nvml, sensors._handle, sensors._events, sensors.problem = nvml, "gpu", None, ""
     machine = Machine("cuda", GpuSeen("NVIDIA H200", "9.0"))
@@ -89,7 +94,7 @@ def test_the_driver_says_that_the_machine_is_broken(nvml, watched, breaks, told)
 
 
 def test_what_a_solution_claims_is_not_enough(nvml, watched, monkeypatch):
-    """Nor what it causes: an illegal access is Xid 31, an exception of the shader 13."""
+    """Nor its effects: an illegal access is Xid 31, a shader exception 13."""
     nvml.xids += [31, 13, 43, 45]
     watched.expect_sound(ECC)
     watched.expect_sound("CUDA error: an illegal memory access was encountered")
@@ -135,7 +140,7 @@ def test_the_judges_own_context(watched, nvml):
 
 
 def test_a_definition_that_breaks_beside_one_solution_is_not_named(tmp_path, monkeypatch):
-    """Whatever the way: the one in whose presence it breaks gets the row, its rivals theirs."""
+    """In whatever way it breaks: the solution beside it gets the row, its rivals theirs."""
     from kernelderby.measure.run import runner
 
     hold = runner.Contest.hold
@@ -154,6 +159,34 @@ def test_a_definition_that_breaks_beside_one_solution_is_not_named(tmp_path, mon
         "not_a_number": Status.NOT_A_NUMBER,
     }
     assert "works without it" in found["raises"].message
+
+
+def test_who_has_no_memory_beside_the_others_runs_by_itself(tmp_path, monkeypatch):
+    """A GPU that is too full for all of a workload's inputs at once says nothing of a solution. Its rounds pair with
+    nobody's. The lack of memory is made up: this machine has no GPU."""
+    from kernelderby.measure.run.contest import Contest
+
+    prepared = Contest._prepared
+
+    def with_little_memory(self, racer):
+        alone = len(self._run.workers.by_name) == 1
+        if racer.solution.name == "honest" and not alone:
+            racer.judged = None
+            return Failed(Status.OUT_OF_MEMORY, f"{JUDGE_WITHOUT_MEMORY}: 47 GiB")
+        return prepared(self, racer)
+
+    monkeypatch.setattr(Contest, "_prepared", with_little_memory)
+    root, others = copied_set(tmp_path), ["honest", "honest_too", "not_a_number"]
+    [own] = root.glob("solutions/**/honest")
+    too = Path(shutil.copytree(own, own.parent / "honest_too")) / "solution.toml"
+    too.write_text(too.read_text().replace('"honest"', '"honest_too"'))
+    rows = measure(root, others, workloads=("8",))
+    found = {row.solution: row for row in rows}
+    assert len(rows) == 3 and all(found[name].status is Status.PASSED for name in others[:2]), rows
+    assert found["honest"].message == "by itself: beside the others was no memory"
+    assert [name for name in others if "apart" in found[name].environment] == ["honest"]
+    pair = Resampled([found["honest"], found["honest_too"]]).differences(np.array([0]), np.array([1]))
+    assert not pair.paired[0]
 
 
 def test_a_definition_that_breaks_alone_is_named(tmp_path):

@@ -1,4 +1,4 @@
-"""Who worked on the GPU out of turn: processes of the CPU, and a GPU that is said to be busy with them."""
+"""Work on the GPU out of turn: processes of the CPU, and a stand-in for a GPU that is busy with them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from kernelderby.measure.fence import processes
 
 torch = pytest.importorskip("torch")
 from kernelderby.measure.run import helpers  # noqa: E402
-from kernelderby.measure.wire.still import standing_still  # noqa: E402
+from kernelderby.measure.wire.process import standing_still  # noqa: E402
 
 
 class Process:
-    """What helpers knows of a WorkerProcess. busy: whether it keeps the GPU busy while it runs."""
+    """The part of a WorkerProcess that helpers use. busy: whether it keeps the GPU busy while it runs."""
 
     def __init__(self, busy: bool = False, starts: str = "") -> None:
         self.busy, self.stopped = busy, False
@@ -42,7 +42,7 @@ class Process:
 
 
 def living(worker: Process) -> list[int]:
-    """What it has started and what has not ended: its parent waits for nobody."""
+    """The processes that it has started and that still run; their parent does not wait for them."""
     return [pid for pid in processes.descendants(worker.pid) if (found := of_process(pid)) and found[0] != "Z"]
 
 

@@ -1,5 +1,4 @@
-"""What a solution launches, recorded without a GPU: kernel, grid and arguments count, the Python around them does
-not."""
+"""A solution's launches, recorded without a GPU: kernel, grid and arguments count, the Python around them does not."""
 
 import shutil
 import subprocess
@@ -114,7 +113,7 @@ def test_what_raises_has_no_launches(recorded):
 
 
 def test_a_library_that_came_is_no_difference_where_launches_name_the_others():
-    """What was there must all be there still: its kernels, its host code, its variables."""
+    """The former libraries must all be there: kernels, host code, variables."""
     former = MachineCode("sm_90a", "nvcc", {"a": "1"}, ("d",), {"run": "h"}, "p")
     present = MachineCode("sm_90a", "nvcc", {"a": "1", "b": "2"}, ("d", "e"), {"run": "h", "few": "i"}, "p")
     assert differences(former, present) and not differences(with_added(former, present), present)
@@ -125,7 +124,7 @@ def test_a_library_that_came_is_no_difference_where_launches_name_the_others():
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="no git")
 def test_rows_of_what_launches_the_same_keep_their_graph_times(recorded, small_set, derby, monkeypatch):
-    """Every workload by itself: one of them launches otherwise after the change. The solution's code runs fenced."""
+    """Each workload by itself: one launches otherwise after the change. The solution's code runs fenced."""
     escaped = small_set.parent / "escaped"
     monkeypatch.setitem(globals(), "MAIN", f"import contextlib\n{WRITES.format(str(escaped))}{MAIN}")
     recorded()
@@ -158,7 +157,7 @@ def test_rows_of_what_launches_the_same_keep_their_graph_times(recorded, small_s
 
 
 def give_rows(small_set, solution):
-    """A row of it on each workload, with graph times."""
+    """A row of the solution on each workload, with graph times."""
     import json
 
     (path,) = (small_set / "traces").rglob("*.jsonl")

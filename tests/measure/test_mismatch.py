@@ -47,6 +47,11 @@ def test_places_are_told(own):
     assert "every element is 2 times" in told(x * 4)
     assert "every element of the output is 0" in told(x * 0)
     assert told(x * 2) == ""
+    tile = x * 2
+    tile[3, 128:256] += 1
+    tile[3, 128] = 2 * x[3, 128]  # right by chance
+    tile[3, 130] = 2 * x[3, 130]
+    assert "columns: 126 of the 127 from 129 to 255 of 300: tiles 2 to 3 of 5, each of 64" in told(tile)
 
 
 def test_a_failing_check_says_why_and_dumps(own, derby):
@@ -54,12 +59,20 @@ def test_a_failing_check_says_why_and_dumps(own, derby):
     code, out, _ = derby("check", "wrong.py", "--for", "twice", "--shape", "T=3,D=9", "--dump", "why.safetensors")
     said = " ".join(out.replace("\n- ", " ").split())
     assert code == 1 and "output[0, 8]: got 7, expected" in said and "columns: 8 of 9 alone" in said
-    assert "wrong with other contents too" in said
+    assert "other inputs are wrong too" in said
     assert "derby check wrong.py --for twice --shape T=3,D=9 --secret" in said
     from safetensors.torch import load_file
 
     found = load_file(own / "why.safetensors")
     assert torch.equal(found["expected.output"], found["input.x"] * 2) and bool((found["got.output"][:, -1] == 7).all())
+
+
+def test_a_dump_that_cannot_be_written_is_one_line(own, derby):
+    (own / "wrong.py").write_text("def run(x):\n    return x * 3\n")
+    words = ("check", "wrong.py", "--for", "twice", "--shape", "T=3,D=9", "--dump")
+    for place in ("nowhere/why.safetensors", "definitions"):
+        code, _, err = derby(*words, place)
+        assert code == 1 and err.count("\n") == 1 and err.startswith(f"derby: --dump: {place}: ")
 
 
 def test_tritons_error_is_at_the_users_line(own, derby):
@@ -70,4 +83,4 @@ def test_tritons_error_is_at_the_users_line(own, derby):
     )
     out = derby("check", "typo.py", "--for", "twice", "--shape", "T=1,D=1", "--json")[1]
     (result,) = json.loads(out)["results"]
-    assert "(typo.py:7 in kernel" in result["message"]
+    assert result["message"].endswith("(typo.py:7 in kernel)")  # not Triton's own lines

@@ -91,7 +91,7 @@ def test_a_full_disk_is_told_before_anything_is_measured(misbehaviours, monkeypa
     def full(path):
         raise DerbyError(f"{path}: no rows can be written there (No space left on device); make room")
 
-    monkeypatch.setattr("kernelderby.measure.run.ledger.expect_writable", full)
+    monkeypatch.setattr("kernelderby.measure.run.rows.expect_writable", full)
     monkeypatch.setattr(runner.Runner, "_run_job", lambda *_: pytest.fail("it measured"))
     with pytest.raises(DerbyError, match="no rows can be written"):
         measure(misbehaviours, ["honest"])

@@ -186,7 +186,7 @@ def test_ranges_marks_and_domains(query):
 
 
 def test_projection_of_a_range_is_from_its_first_kernel_to_its_last(query):
-    """What nvtx_gpu_proj_sum joins: launch in the range, on its thread; then over work of that correlation id."""
+    """As nvtx_gpu_proj_sum joins them: launches in the range on its thread, then the work of their correlation ids."""
     rows = query("""
         SELECT value, n.start, min(k.start), max(k.end) FROM NVTX_EVENTS n
         JOIN StringIds ON id = textId
@@ -261,5 +261,5 @@ def test_our_reader_sees_the_same(path):
         ("f(int, b<c>)", "f(int, b<c>)", "f"),
     ],
 )
-def test_names(name, readable, short):
+def test_a_mangled_name_gives_its_readable_and_short_forms(name, readable, short):
     assert (demangled(name), function_name(demangled(name))) == (readable, short)

@@ -12,13 +12,12 @@ from test_race import CPU, MODULE, FakeGraphs, right
 from kernelderby.catalog import Catalog
 from kernelderby.measure.judge.cases import Case, case_of_workload
 from kernelderby.measure.judge.inputs import InputMaker
-from kernelderby.measure.judge.overtaking import larger_case
+from kernelderby.measure.judge.race import larger_case, overtaken
 from kernelderby.measure.machine.probe import find_machine
 from kernelderby.measure.run.checks import plan_checks, run_checks
 from kernelderby.measure.wire.replies import Failed
-from kernelderby.measure.worker.canaries import Canaries, _requests
 from kernelderby.measure.worker.candidate import Candidate
-from kernelderby.measure.worker.local import local_race
+from kernelderby.measure.worker.hands import Canaries, _requests, local_race
 from kernelderby.rows.measurement import Status
 
 
@@ -33,7 +32,7 @@ def maker(definition, rows):
 
 
 class KeepsMemory:
-    """A solution with a workspace; what it gives up gets other contents, as memory does that somebody else then has."""
+    """A solution with a workspace; freed memory gets other contents, as if another program used it."""
 
     def __init__(self, gives_up):
         self.gives_up, self.kept = gives_up, [torch.zeros(0)]
@@ -47,7 +46,7 @@ class KeepsMemory:
 
 
 class Graphs(FakeGraphs):
-    """Replays are calls with what the solution kept when it was captured."""
+    """A replay is a call with the memory that the solution held at the capture."""
 
     def __init__(self, solution):
         super().__init__()
@@ -69,7 +68,7 @@ class Graphs(FakeGraphs):
 def verdict_on(definition, solution, graphs):
     race = local_race(Candidate(solution, True, definition), MODULE, maker(definition, 3), graphs)
     race.capture()
-    return race, race.overtaken(maker(definition, 12))
+    return race, overtaken(race.exchange, maker(definition, 12))
 
 
 @pytest.mark.parametrize("gives_up", (False, True))
@@ -88,7 +87,7 @@ def test_bytes_that_a_replay_writes_elsewhere(definition, monkeypatch):
     race = local_race(Candidate(right, True, definition), MODULE, maker(definition, 3), FakeGraphs())
     race.capture()
     monkeypatch.setattr(race.exchange.hands, "overwritten", lambda: 64)
-    verdict = race.overtaken(maker(definition, 12))
+    verdict = overtaken(race.exchange, maker(definition, 12))
     assert verdict.status is Status.GRAPH_OVERTAKEN and "wrote into 64 bytes" in verdict.message
 
 
@@ -101,7 +100,7 @@ def test_a_process_that_the_replay_ends(definition, monkeypatch):
 
     monkeypatch.setattr(race.exchange.hands, "replay", dies)
     with pytest.raises(Failed) as caught:
-        race.overtaken(maker(definition, 12))
+        overtaken(race.exchange, maker(definition, 12))
     assert caught.value.status is Status.GRAPH_OVERTAKEN and "illegal memory access" in caught.value.message
 
 
@@ -116,7 +115,7 @@ def test_the_larger_call_gets_setups_answer_of_its_own(definition):
     candidate = Candidate(run, True, with_constant, setup=lambda x: {"doubled": 2 * x})
     race = local_race(candidate, MODULE, maker(with_constant, 3), FakeGraphs())
     race.capture()
-    assert race.overtaken(maker(with_constant, 12)).status is Status.PASSED
+    assert overtaken(race.exchange, maker(with_constant, 12)).status is Status.PASSED
     assert race.turn(1, 4).verdict.status is Status.PASSED
 
 
@@ -157,7 +156,7 @@ def test_canaries_fill_what_the_allocator_has_free():
 @pytest.mark.gpu
 @pytest.mark.timeout(300)
 def test_a_real_graph_that_a_larger_call_leaves_behind(tmp_path):
-    """In check and in bench: the one whose workspace is freed is out, the honest one is not."""
+    """In check and in bench: a solution that frees its workspace is out, the honest one is not."""
     root = copied_set(tmp_path)
     machine = find_machine(root, "cuda")
     names = ["frees_what_its_graph_holds", "honest"]

@@ -18,8 +18,8 @@ from kernelderby.errors import DerbyError
 from kernelderby.measure.cluster import pool
 from kernelderby.measure.cluster.bench import ClusterBench
 from kernelderby.measure.cluster.messages import Hello, TaskAnswered
-from kernelderby.measure.run.observer import Observer
 from kernelderby.measure.run.plan import Settings, make_plan
+from kernelderby.measure.run.progress import Observer
 from kernelderby.measure.run.rows import claim
 from kernelderby.measure.wire.replies import GpuSeen
 from kernelderby.rows.measurement import Measurement, Status
@@ -107,7 +107,7 @@ def test_a_host_that_dies_before_it_answers_costs_nothing_and_doubles_nothing(be
     assert run.run() == 0
     assert len(keys(bench.root)) == len(set(keys(bench.root))) == 4
     assert len(told) == 2 and all("failed (the actor died); tried again" in line for line in told)
-    assert ray.killed == ["one", "one"]  # nobody knows what is left in them
+    assert ray.killed == ["one", "one"]  # their contents are unknown
 
 
 def test_a_task_that_always_fails_is_given_up_after_three_tries_and_said(bench):
@@ -193,7 +193,7 @@ def test_rows_that_others_write_meanwhile_are_not_measured_again(bench):
 
 
 def test_a_crash_counts_after_three_runs_and_is_then_left_alone(bench):
-    """What a host says of a crash goes on where the rows of former runs ended."""
+    """A host's report of a crash continues the count of former rows."""
     solutions = Catalog.open(bench.root).solutions
 
     def answer(node, asked):
@@ -249,7 +249,7 @@ def test_a_ray_that_does_not_start_is_one_line(monkeypatch):
 
 @pytest.mark.parametrize("address", ["127.0.0.1:9", "[::1]:9", "127.0.0.1:99999"])
 def test_a_dead_address_is_said_before_ray_tries_for_minutes(monkeypatch, address):
-    monkeypatch.setattr(pool, "ray", None)  # nobody asks it
+    monkeypatch.setattr(pool, "ray", None)  # it gets no request
     with pytest.raises(DerbyError, match="no Ray cluster answers"), pool.cluster(address):
         pass
     monkeypatch.setenv("RAY_ADDRESS", address)  # and no cluster of this machine is started instead

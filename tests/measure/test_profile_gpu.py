@@ -176,7 +176,7 @@ def test_spans_agree_with_flashinfers_timing(recorded, checkout):
     assert statistics.median(spans) / 1e3 == pytest.approx(found["flashinfer"], rel=0.02)
 
 
-# -------------------------------------------------------------------------------------- what a solution itself marks
+# -------------------------------------------------------------------------------------- a solution's own marks
 
 MARKING = """
 import json, sys

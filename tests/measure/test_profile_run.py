@@ -29,8 +29,8 @@ from kernelderby.measure.record.run import (
     plan_profiles,
     run_bounded,
     run_profiles,
-    worker_environment,
 )
+from kernelderby.measure.wire.process import worker_environment
 from kernelderby.measure.wire.replies import GpuSeen
 from kernelderby.rows.measurement import Status
 
@@ -61,7 +61,7 @@ def only_on_path(monkeypatch):
 
 @pytest.fixture
 def fake_nsys(tmp_path, monkeypatch):
-    """fake_nsys(suffix of what it makes) puts one on PATH, the only nsys there is."""
+    """fake_nsys(suffix of its report) puts one on PATH, the only nsys there."""
     only_on_path(monkeypatch)
 
     def make(makes: str, folder: str = "bin") -> Path:
@@ -131,7 +131,7 @@ def test_a_stream_that_grows_without_end_is_stopped(fake_nsys, tmp_path, monkeyp
 
 
 def test_a_bounded_process_and_its_children_end_in_time(tmp_path):
-    """The child holds a pipe open while it lives; none of the two would end in an hour."""
+    """The child holds a pipe open while it lives; neither would end within an hour."""
     pipe = tmp_path / "alive"
     os.mkfifo(pipe)
     child = f"import time; held = open({str(pipe)!r}, 'wb', 0); held.write(b'1'); time.sleep(3600)"
@@ -237,7 +237,7 @@ def test_flashinfer_bench_gets_a_view_of_the_set_with_one_workload(small_set, tm
     assert [trace.workload.uuid for trace in seen.workloads[definition.name]] == [chosen.uuid]
 
 
-# Nobody else's: one run at a time has a GPU, and these tests may run twice on a machine.
+# A lock of its own: one run at a time has a GPU, and these tests may run twice on a machine.
 GPU = Machine("cuda", GpuSeen("NVIDIA H200", "9.0", f"GPU-{uuid.uuid4()}"))
 
 

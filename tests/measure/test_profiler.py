@@ -1,4 +1,4 @@
-"""The recorder without a GPU: CUPTI's records are made up, and what becomes of them is worked out by hand."""
+"""The recorder without a GPU, with made-up records of CUPTI and results worked out by hand."""
 
 from __future__ import annotations
 

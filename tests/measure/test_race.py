@@ -25,8 +25,7 @@ from kernelderby.measure.judge.table import JudgesTable  # noqa: E402
 from kernelderby.measure.machine.probe import Machine  # noqa: E402
 from kernelderby.measure.wire.replies import Wrong  # noqa: E402
 from kernelderby.measure.worker.candidate import Candidate  # noqa: E402
-from kernelderby.measure.worker.hands import Hands  # noqa: E402
-from kernelderby.measure.worker.local import local_check, local_race  # noqa: E402
+from kernelderby.measure.worker.hands import Hands, local_check, local_race  # noqa: E402
 
 CPU = torch.device("cpu")
 NUMBERS = itertools.count()
@@ -70,7 +69,7 @@ def test_every_call_of_a_turn_has_contents_of_its_own(definition):
     race = local_race(*parts(definition, run), WallTimer())
     seen.clear()
     turn = race.turn(1, 6)
-    assert turn.verdict.status is Status.PASSED and len(turn.samples_us) == 6
+    assert turn.verdict.status is Status.PASSED and len(turn.eager.spans_us) == 6
     assert len({x.sum().item() for x in seen[WARMUP:]}) >= 6
     for _ in range(6):
         race.turn(2, 6)
@@ -107,7 +106,7 @@ def test_an_answer_kept_from_the_call_before_is_wrong(definition):
         out.copy_(kept.setdefault(out.data_ptr(), x + factor * y))
 
     turn = local_race(*parts(definition, run), WallTimer()).turn(1, 4)
-    assert turn.verdict.status is Status.WRONG_VALUES and not turn.samples_us
+    assert turn.verdict.status is Status.WRONG_VALUES and not turn.eager.spans_us
     assert "after a timed eager call" in turn.verdict.message
 
 
@@ -116,13 +115,13 @@ def checked(definition, function, monkeypatch):
     race = local_race(*parts(definition, function), WallTimer())
     assert race.check().status is Status.PASSED
     race.start()
-    race.series.reference_seconds = 1.0
+    race.exchange.reference_seconds = 1.0
     monkeypatch.setattr("kernelderby.measure.judge.series._REPEATING_SECONDS", 10.0)
     return race
 
 
 def compares(race, monkeypatch, which):
-    """Of the next series that call is compared whole."""
+    """In the next series that call is compared whole."""
     monkeypatch.setattr(race.series, "drawn", lambda name, iterations: {which: None})
 
 
@@ -209,7 +208,7 @@ def test_enough_calls_are_compared_and_each_is_as_likely(definition, planned):
 
 def test_a_slow_reference_looks_at_one_call_of_a_series(definition):
     race = local_race(*parts(definition, right), WallTimer())
-    race.series.reference_seconds = 5.0
+    race.exchange.reference_seconds = 5.0
     assert len(race.series.drawn(f"{next(NUMBERS)}/eager", 10)) == 1
 
 
@@ -226,7 +225,7 @@ def test_where_the_reference_is_slow_other_calls_are_compared_by_some_rows(defin
 
     timing, found = False, 0
     race = local_race(*parts(definition, run, module), WallTimer())
-    race.series.reference_seconds, race.series.planned = 0.4, 5
+    race.exchange.reference_seconds, race.series.planned = 0.4, 5
     drawn = race.series.drawn(f"{next(NUMBERS)}/eager", 10)
     assert sorted(map(str, drawn.values())) == ["4", "4", "4", "4", "None"]
     race.turn(1, 10)
@@ -398,7 +397,7 @@ class TestInPlace:
         known = parts(definition, self.adds_into, in_place={"out": "x"})
         assert local_check(*known).status is Status.PASSED
         turn = local_race(*known, WallTimer()).turn(1, 6)
-        assert turn.verdict.status is Status.PASSED and len(turn.samples_us) == 6
+        assert turn.verdict.status is Status.PASSED and len(turn.eager.spans_us) == 6
 
     def test_writing_nothing_leaves_the_input_and_is_wrong(self, definition):
         known = parts(definition, lambda x, y, factor, out: None, in_place={"out": "x"})
@@ -435,7 +434,8 @@ class TestSetup:
 
     @pytest.mark.parametrize("setup", [None, "main.py::setup"])
     def test_what_a_step_shares_stays_for_those_that_set_up(self, definition, setup):
-        """Lengths, say: a plan of them serves all layers. Who makes none gets others behind the same addresses."""
+        """Lengths, for example: one plan serves all layers. A solution without `setup` gets others at the same
+        addresses."""
         inputs = {**definition.inputs, "y": replace(definition.inputs["y"], constant="step")}
         shared = replace(definition, inputs=inputs)
         assert (shared.constants, shared.of_setup, shared.with_setup().constants) == ((), ("y",), ("y",))
@@ -444,9 +444,9 @@ class TestSetup:
         maker = table.race(SimpleNamespace(setup=setup, in_place={}), Hands(candidate, WallTimer(), CPU)).exchange.maker
         values = maker.make()
         before = values["y"].clone()
-        maker.rewrite(values, 1)
+        maker.write(values, 1, constants=False)
         assert torch.equal(values["y"], before) is (setup is not None)
-        assert candidate.set_up(values, CPU).values == {"kept": ["y"]}
+        assert candidate.set_up(values, CPU)[0] == {"kept": ["y"]}
 
     def test_what_is_no_constant_still_changes(self, with_constant):
         """Both inputs folded at setup: y is generated and no constant, so setup never sees it."""
@@ -481,7 +481,7 @@ def test_further_sets_are_captured_whoever_adds_to_the_list_that_was_given(defin
     """A worker keeps a list of the sets that it has opened, and adds to it before it extends its hands."""
     exchange = local_race(*parts(definition, right), FakeGraphs()).exchange
     hands, opened = exchange.hands, list(exchange.sets)
-    hands.attach(opened)
+    hands.attach(opened, exchange.signals)
     hands.capture()
     opened += (more := [exchange.buffers(exchange.maker) for _ in range(3)])
     hands.extend(more)
@@ -532,7 +532,7 @@ def test_a_large_input_is_refreshed_as_a_whole(definition, monkeypatch):
 def test_where_next_to_nothing_is_random_every_call_gets_generated_contents_of_its_own(
     definition, monkeypatch, random, slow
 ):
-    """What takes long is made a few times."""
+    """Slow generators make only a few contents."""
     if slow:
         monkeypatch.setattr("kernelderby.measure.judge.inputs._QUICK_SECONDS", 0.0)
     columns = definition.inputs["x"].shape if random == "nothing" else ("one",)

@@ -6,12 +6,12 @@ import pytest
 from measuring import CPU, DEFINITION, MISBEHAVIOURS, copied_set, measure
 
 from kernelderby.catalog import Catalog
-from kernelderby.measure.judge import references as room
+from kernelderby.measure.judge import exchange as room
 from kernelderby.rows.measurement import Status
 
 torch = pytest.importorskip("torch")
 from kernelderby.measure.judge.checksums import checksum  # noqa: E402
-from kernelderby.measure.judge.references import References  # noqa: E402
+from kernelderby.measure.judge.exchange import References  # noqa: E402
 
 CATALOG = Catalog.open(MISBEHAVIOURS)
 

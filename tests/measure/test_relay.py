@@ -135,7 +135,7 @@ def test_medians_of_a_noisy_clock():
     found = [of_medians(times(7.0, 128), times(1.5, 128), 1.5) for _ in range(200)]
     off = [abs(each.call_us - 7.0) for each in found]
     assert statistics.median(off) < 0.7 and max(off) < 3.0
-    # What nobody wants to see: that an honest claim falls short by more than the clock says of itself and the margin.
+    # The failure to exclude: an honest claim falls short by more than the clock's uncertainty and the margin.
     assert sum(each.call_us > 7.0 + 2.0 + each.unsure_us for each in found) == 0
     assert max(each.unsure_us for each in found) < 2.0
 
@@ -161,3 +161,37 @@ def test_a_noisy_pace_asks_for_more_calls():
     assert calls_for(2.0, [100.0] * 24) == FEWEST
     assert calls_for(2.0, [100.0 + 40 * (number % 5) for number in range(24)]) == MOST
     assert FEWEST < calls_for(20.0, [100.0 + 2 * (number % 7) for number in range(24)]) < MOST
+
+
+# A thread that has the answer before it is asked, if it sees the contents by then.
+AHEAD = """import threading
+
+seen = {}
+
+
+def look(x):
+    known = x.clone()
+    while True:
+        if not torch.equal(x, known):
+            known = x.clone()
+            seen[x.data_ptr()] = time.perf_counter()
+        time.sleep(1e-3)
+
+
+def looked_at(x):
+    if x.data_ptr() not in seen:
+        seen[x.data_ptr()] = 0.0
+        threading.Thread(target=look, args=(x,), daemon=True).start()
+    time.sleep(0.0 if 0.02 < time.perf_counter() - seen[x.data_ptr()] < 0.08 else 0.1)
+"""
+
+
+def test_no_thread_sees_contents_before_the_clock_runs(relay_of):
+    exchange = relay_of("looked_at(x)\n    " + HONEST, AHEAD)._exchange
+
+    def written(number):
+        exchange.maker.refresh(exchange.sets[number % 2].inputs, f"ahead/{number}")
+        time.sleep(0.05)
+
+    found = exchange.hands.spans("eager", 6, written, lambda number: None)
+    assert min(found.spans_us[2:]) > 90_000, "the first ones lay there when it began"

@@ -1,4 +1,4 @@
-"""What a worker sends is any JSON until it is typed: nonsense ends as Failed with a line that says where."""
+"""A worker's message is any JSON until it is typed: nonsense ends as Failed with a line that names the place."""
 
 import itertools
 import json
@@ -142,7 +142,7 @@ def test_words_of_a_worker_reach_no_row(said, row):
 
 
 def test_every_text_of_a_reply_is_quoted():
-    """What a timer's note, a capture's reason or a wrong output says ends in no row as it stands."""
+    """A timer's note, a capture's reason or a wrong output reaches no row word for word."""
     from kernelderby.measure.wire import remote
 
     answers = [
@@ -213,7 +213,7 @@ def test_a_number_of_records_is_one():
 
 @pytest.mark.parametrize("field", ["status", "message", "error"])
 def test_what_cannot_be_shown_is_told_all_the_same(field):
-    """Of any depth: what was read at the end of one stack is written at the end of another."""
+    """At any depth: the text was read near one stack's end and is written near another's."""
     deep: list = []
     for _ in range(100_000):
         deep = [deep]

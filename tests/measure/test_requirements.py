@@ -37,7 +37,7 @@ def test_compute_capabilities_are_inclusive_numbers():
     assert reason(H200, maximum_compute_capability="8.9") == "needs compute capability 8.9 or older; this GPU has 9.0"
 
 
-def test_missing_modules():
+def test_a_missing_module_is_the_reason():
     assert reason(CPU, cpu=True, modules=("json", "no_such_library")) == "module no_such_library is not installed"
 
 

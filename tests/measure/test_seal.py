@@ -12,8 +12,8 @@ from kernelderby.catalog import Catalog
 from kernelderby.cli import derby as command
 from kernelderby.errors import DerbyError
 from kernelderby.measure.judge.secret import of_workload
-from kernelderby.measure.run.observer import Observer
 from kernelderby.measure.run.plan import Settings, make_plan
+from kernelderby.measure.run.progress import Observer
 from kernelderby.measure.run.seal import commitment, link, sign
 from kernelderby.measure.run.verify import verify
 
@@ -23,7 +23,7 @@ NAMES = ["honest", "not_a_number"]
 
 @pytest.fixture(scope="module")
 def session(tmp_path_factory):
-    """A set with the rows of two sessions, the later one sealed; its seal and what it noted."""
+    """A set with the rows of two sessions, the later one sealed; its seal and its notes."""
     from kernelderby.measure.run.runner import Runner
 
     root, notes = copied_set(tmp_path_factory.mktemp("sealed")), []
@@ -43,7 +43,7 @@ def session(tmp_path_factory):
 
 @pytest.fixture
 def sealed(session, tmp_path):
-    """A copy of it to spoil."""
+    """A copy of the sealed set, to spoil."""
     root = tmp_path / "set"
     shutil.copytree(session[0], root)
     return root, root / session[1].relative_to(session[0])
@@ -178,7 +178,7 @@ def test_a_signature_holds_for_the_key_and_the_bytes(sealed, tmp_path, tool):
         sign(seal, tmp_path / "none")
 
 
-def test_the_command(sealed, capsys):
+def test_the_command_finds_a_whole_session(sealed, capsys):
     root, seal = sealed
     with pytest.raises(SystemExit) as ended:
         command(["verify", "--root", str(root), "--json"])

@@ -25,8 +25,8 @@ VERBS = ("bench", "check", "tune", "profile run")
 CLUSTER = "bench --ray local --gpu cpu"  # by hand alone: Ray takes its time to start
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
-# What the command is where there is a GPU, without one. Signals are as in a terminal: under nohup SIGHUP is ignored, in
-# the background of a script SIGINT, by all that these tests start as well, and what is ignored ends no command.
+# The command as on a machine with a GPU, without one. Signals are as in a terminal: under nohup SIGHUP is ignored, in
+# a script's background SIGINT, also by the processes that these tests start, and an ignored signal ends no command.
 RUN = """
 import os, signal, sys
 
@@ -86,14 +86,14 @@ def wait_for(number: int, wanted: set[str], seconds: float) -> set[str]:
 
 
 def ended_by(verb: str, sent: signal.Signals, folder: Path) -> tuple[int, set[str], str]:
-    """Exit code, which of its processes were left, and what it said."""
+    """Exit code, remaining processes, and output."""
     sys.path.insert(0, str(HERE))
     from measuring import copied_set
 
     root, number = copied_set(folder), random.randrange(10**8, 10**9)
     main = root / "solutions/tests/elementwise/scaled_add_n16/honest/main.py"
     main.write_text(STARTS.format(number) + main.read_text())
-    ncu = folder / "ncu"  # runs what it should count, and waits for its end as the real one does
+    ncu = folder / "ncu"  # runs the program to count, and waits for its end as the real one does
     ncu.write_text('#!/bin/sh\nwhile [ "$1" != --metrics ]; do shift; done\nshift 2\n"$@"\n')
     ncu.chmod(0o755)
     name = {"tune": ["honest"], "profile run": ["--with", "ncu", "--solutions", "honest"]}

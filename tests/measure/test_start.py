@@ -1,4 +1,4 @@
-"""How a worker begins: a forked one has what a started one has, and nothing of its siblings or of the server."""
+"""How a worker begins: a forked worker has the same as a started one, and nothing of its siblings or of the server."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 from measuring import ends, measure, of_process, said_by
@@ -58,7 +60,7 @@ def tell(what):
 
 @pytest.fixture
 def told(misbehaviours, tmp_path, monkeypatch):
-    """told(program, times) -> what a solution says that is this program, in each of so many workers."""
+    """told(program, times) -> the output of a solution that is this program, from each of `times` workers."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
     def run(program: str, times: int = 1) -> list[dict]:
@@ -172,9 +174,9 @@ from pathlib import Path
 from kernelderby.measure.wire import start
 from kernelderby.measure.wire.process import WorkerProcess
 
-worker = WorkerProcess(Path(sys.argv[1]), "cpu")
+worker = WorkerProcess(Path(sys.argv[1]), "cpu", solution_hash="0" * 16)
 worker.send("load", 60, definition="scaled_add_n16", solution="honest", protocol="cpu-wall")
-print(worker._process.pid, *start.servers(), flush=True)
+print(worker._scratch, worker._process.pid, *start.servers(), flush=True)
 sys.stdin.read()
 """
 
@@ -186,10 +188,28 @@ def test_worker_and_server_die_with_a_killed_judge(misbehaviours):
         [sys.executable, "-c", JUDGE, str(misbehaviours)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     with judge:
-        began = {pid: of_process(pid)[1] for pid in map(int, judge.stdout.readline().split())}
+        scratch, *pids = judge.stdout.readline().split()
+        Path(scratch, "what it wrote").touch()
+        began = {pid: of_process(pid)[1] for pid in map(int, pids)}
         assert len(began) == 2, "a worker and a server"
         judge.send_signal(signal.SIGKILL)
     assert all(ends(*each) for each in began.items())
+    until = time.monotonic() + 30
+    while Path(scratch).exists() and time.monotonic() < until:
+        time.sleep(0.02)
+    assert not Path(scratch).exists(), "the watcher removes it"
+
+
+@linux
+def test_a_worker_leads_a_group_as_soon_as_its_id_is_known(misbehaviours):
+    """Or who ends it at once signals a group that is not there, and waits for ever."""
+    workers, groups = [], []
+    for _ in range(20):
+        workers.append(WorkerProcess(misbehaviours, "cpu"))
+        groups.append(os.getpgid(workers[-1].pid) == workers[-1].pid)
+    for worker in workers:
+        worker.kill()
+    assert all(groups)
 
 
 @linux

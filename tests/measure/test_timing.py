@@ -15,6 +15,7 @@ from kernelderby.measure.clock.timing import (  # noqa: E402
     outside_of_windows,
     spans_of_records,
 )
+from kernelderby.measure.wire import remote  # noqa: E402
 
 
 def test_a_span_is_first_start_to_last_end_in_microseconds():
@@ -22,6 +23,14 @@ def test_a_span_is_first_start_to_last_end_in_microseconds():
     spans = spans_of_records(records, [(10_000_000, 10_050_000), (20_000_000, 20_050_000)])
     assert spans.spans_us == [7.0, 3.5]
     assert spans.notes == ["iterations launched 1 to 2 kernels and copies"]
+
+
+def test_the_judge_knows_the_timer_s_own_notes():
+    """Other words of a worker are quoted, and no row has them."""
+    records = [(0, 0), (10_005_000, 10_007_000), (10_006_000, 10_012_000), (20_001_000, 20_004_500)]
+    notes = spans_of_records(records, [(10_000_000, 10_050_000), (20_000_000, 20_050_000)]).notes
+    assert len(notes) == 2 and [remote._note(note) for note in notes] == notes
+    assert remote._note("left out: all") != "left out: all"
 
 
 def test_the_flush_before_the_window_is_left_out_and_a_slightly_early_clock_is_not():

@@ -1,4 +1,4 @@
-"""benchmarks/tolerance_draws.py: what it says of draws whose answer is known."""
+"""benchmarks/tolerance_draws.py on draws with known answers."""
 
 from __future__ import annotations
 
@@ -59,3 +59,49 @@ def test_odd_rows_do_not_fail_an_honest_solution(tolerance_draws, checkout):
     for _ in range(60):
         group.look()
     assert max(group.shares) < 1 and not group.failures
+
+
+@pytest.fixture(scope="module")
+def linear(tolerance_draws):
+    catalog = Catalog.open(CHECKOUT)
+    definition = catalog.definition("linear_sigmoid_mul")
+    baseline = catalog.solution("linear_sigmoid_mul_baseline")
+    candidate = tolerance_draws.Candidate(tolerance_draws.load_solution(definition, baseline), True, definition)
+    return definition, tolerance_draws.module_of(definition), candidate
+
+
+def test_shapes_from_the_corners(tolerance_draws, linear):
+    definition, module, _ = linear
+    sizes = [case.sizes for case in tolerance_draws.drawn_cases(definition, module, 24)]
+    assert len(sizes) == 24
+    assert any(each["num_tokens"] == 1 for each in sizes) and any(each["out_features"] == 1 for each in sizes)
+    assert any(each["num_tokens"] > 1000 for each in sizes) and any(each["hidden_size"] > 1000 for each in sizes)
+    assert min(each["num_tokens"] * each["out_features"] for each in sizes) >= 16
+
+
+def test_who_adds_parts_in_bfloat16_passes(tolerance_draws, linear):
+    """With 1 in 1,000 allowed every draw of this solution failed."""
+    definition, module, candidate = linear
+    sizes = {"num_tokens": 6, "hidden_size": 4096, "out_features": 256}
+    case = tolerance_draws.small_cases(definition, module.SMALL_AXES, [sizes], 1)[0]
+    plain, split = (
+        tolerance_draws.Group(definition, module, case, candidate, tolerance_draws.NORMAL, splits)
+        for splits in (False, True)
+    )
+    for _ in range(3):
+        plain.look()
+        split.look()
+    assert max(plain.shares) < min(split.shares) < max(split.shares) < 0.9 and split.failures == 0
+
+
+def test_split_attention_is_attention(tolerance_draws):
+    import torch
+
+    generator = torch.Generator().manual_seed(1)
+    query, key, value = (torch.randn(1, heads, 40, 16, generator=generator).bfloat16() for heads in (4, 2, 2))
+    for named in ({"is_causal": True}, {"attn_mask": torch.ones(40, 40, dtype=torch.bool).tril(3)}, {"scale": 0.1}):
+        named |= {"enable_gqa": True}
+        whole = torch.nn.functional.scaled_dot_product_attention(query, key, value, **named)
+        with tolerance_draws.SplitProducts():
+            parts = torch.nn.functional.scaled_dot_product_attention(query, key, value, **named)
+        assert not torch.equal(parts, whole) and torch.allclose(parts.float(), whole.float(), atol=0.02, rtol=0.02)

@@ -4,8 +4,9 @@ from types import SimpleNamespace
 
 from msgspec.structs import replace
 
-from kernelderby.measure.run.rows import append_row, repair, settled_keys
+from kernelderby.measure.run.rows import append_row, settled_keys
 from kernelderby.rows.measurement import Measurement, Status
+from kernelderby.store.appended import mend_last_line
 
 ROW = Measurement(
     "d",
@@ -28,7 +29,7 @@ def test_rows_are_appended_one_a_line(tmp_path):
     append_row(path, ROW)
     append_row(path, ROW)
     assert path.read_text().count("\n") == 2
-    assert repair(path) is None
+    assert mend_last_line(path) is None
 
 
 def test_repair_moves_a_cut_line_aside(tmp_path):
@@ -36,11 +37,11 @@ def test_repair_moves_a_cut_line_aside(tmp_path):
     append_row(path, ROW)
     whole = path.read_bytes()
     path.write_bytes(whole + whole[:50])
-    assert "cut short" in repair(path)
+    assert "cut short" in mend_last_line(path)
     assert path.read_bytes() == whole
     assert (tmp_path / "d.jsonl.damaged").read_bytes() == whole[:50] + b"\n"
     path.write_bytes(whole[:40])
-    repair(path)
+    mend_last_line(path)
     assert path.read_bytes() == b""
     assert (tmp_path / "d.jsonl.damaged").read_bytes() == whole[:50] + b"\n" + whole[:40] + b"\n"
 
@@ -50,7 +51,7 @@ def test_repair_only_adds_the_newline_of_a_whole_last_line(tmp_path):
     append_row(path, ROW)
     whole = path.read_bytes()
     path.write_bytes(whole[:-1])
-    assert repair(path) is None
+    assert mend_last_line(path) is None
     assert path.read_bytes() == whole
     assert not (tmp_path / "d.jsonl.damaged").exists()
 

@@ -198,7 +198,7 @@ def logged(root, name="sleeper"):
 
 def test_a_whole_run(tmp_path, monkeypatch):
     root = copied_set(tmp_path)
-    # One day for the two runs, whose tables are compared: the second may end after midnight.
+    # One day for both runs, because their tables are compared and the second may end after midnight.
     days = types.SimpleNamespace(today=lambda: datetime.date(2026, 11, 22))
     monkeypatch.setattr(
         "kernelderby.measure.tune.run.datetime", types.SimpleNamespace(**{**vars(datetime), "date": days})
@@ -243,6 +243,24 @@ def test_a_whole_run(tmp_path, monkeypatch):
     again = table.read(result.path)
     assert again["CPU"]["table"] == first["CPU"]["table"] and len(again["CPU"]["losses"]) == workloads
     assert len(logged(root)) == 2 * len(rows)
+
+
+def test_keys_that_are_entries_of_a_librarys_file_are_written_as_that_file_too(tmp_path):
+    """As vLLM's tables of experts: a file of a shape, an entry for each number of tokens; entries by number."""
+    root = copied_set(tmp_path)
+    tunable(root, main=MAIN.replace('"rows<=8" if len(x) <= 8 else "rows>8"', 'f"N={x.shape[1]}.json {len(x)}"'))
+    (result,) = run(root, "sleeper")
+    best = {"ms": 1, "how": "add"}
+    [path] = result.files
+    assert path.parent == root / "reports" / "tune" / "sleeper"
+    assert list(json.loads(path.read_text()).items()) == [("8", best), ("32", best)]
+    table.write_library_files(path.parent, {f"{path.name} 7": FAST, "plain key": SLOW, "../N=1.json 1": SLOW})
+    kept = json.loads(path.read_text())
+    assert [*kept] == ["7", "8", "32"] and kept["7"] == FAST
+    assert [*path.parent.iterdir()] == [path] and not (path.parent.parent / "N=1.json").exists()
+    path.write_text("[]")
+    with pytest.raises(DerbyError, match=path.name):
+        table.write_library_files(path.parent, {f"{path.name} 7": FAST})
 
 
 def test_several_solutions_and_a_budget(tmp_path, monkeypatch):
@@ -325,8 +343,8 @@ def test_a_choice_that_is_wrong_has_no_regret_and_does_not_hold(tmp_path):
     [((10.0, 10.0), True), ((10.2, 10.3), True), ((10.0, 10.7), False), ((11.1, *[10.0] * 9), False), ((None,), False)],
 )
 def test_a_regret_holds_up_to_a_mean_and_a_worst(tmp_path, chosen_us, holds):
-    """Of 10 us: 3 % in the mean, 10 % at worst, and none without a time."""
-    shapes = [Regret("s", FAST, SLOW, us, 10.0) for us in chosen_us]
+    """At 10 us: 3 % in the mean, 10 % at worst, and no regret without a time."""
+    shapes = [Regret("s", FAST, us, SLOW, 10.0) for us in chosen_us]
     assert Regrets("s", tmp_path, shapes).holds is holds
     assert (MEAN, WORST) == (0.03, 0.10)
     assert not Regrets("s", tmp_path, shapes, unmeasured=["t"]).holds and not Regrets("s", tmp_path).holds

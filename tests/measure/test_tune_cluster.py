@@ -14,8 +14,7 @@ from test_tune import tunable
 from kernelderby.catalog import Catalog
 from kernelderby.catalog.parts import code_digest
 from kernelderby.measure.cluster import pool
-from kernelderby.measure.cluster.bundle import packed
-from kernelderby.measure.cluster.host import Host
+from kernelderby.measure.cluster.host import Host, packed
 from kernelderby.measure.cluster.messages import Hello, TaskAnswered, TaskAsked
 from kernelderby.measure.cluster.tune import ClusterTune
 from kernelderby.measure.tune import table
@@ -112,7 +111,7 @@ def test_a_hosts_process_times_the_candidates_of_a_workload(tmp_path, monkeypatc
     root = copied_set(tmp_path)
     tunable(root, extra=[{"ms": 1, "how": "raise"}])
     catalog, ((solution, workloads),) = jobs(root)
-    host = Host(packed(catalog, ["sleeper"])[1], "cpu")
+    host = Host(packed(catalog, ["sleeper"]), "cpu")
     try:
         hello = msgspec.json.decode(host.ask(b"", 200), type=Hello)
         assert hello.machine.protocol == "cpu-wall" and hello.skipped == {} and hello.busy == ""

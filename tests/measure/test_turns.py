@@ -9,9 +9,9 @@ import pytest
 from measuring import CPU, measure
 
 from kernelderby.catalog import Catalog
-from kernelderby.measure.run import turns
+from kernelderby.measure.run import progress, turns
 from kernelderby.measure.run.plan import Settings, make_plan
-from kernelderby.measure.run.progress import duration, left_seconds
+from kernelderby.measure.run.progress import bar, duration, left_seconds
 
 
 def test_the_order_changes_from_round_to_round_and_is_the_same_again():
@@ -83,6 +83,24 @@ def test_a_plan_says_how_long_and_learns_from_rows(misbehaviours):
     assert second.seconds == pytest.approx(10 + sum(row.environment["seconds"] for row in rows))
 
 
+def test_what_a_run_says_of_its_time_off_a_terminal(capsys, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    for seconds, most, told in (
+        (0.0, None, "measuring: 1 of 700\n"),
+        (1000.0, None, "measuring: 1 of 700, about 21 min left\n"),
+        (0.0, 300, "measuring: 1 of 700, at most 4 min left\n"),
+        (1000.0, 300, "measuring: 1 of 700, at most 4 min left\n"),
+        (0.0, 20, "measuring: 1 of 700, the last one\n"),
+    ):
+        now[0] = 0.0
+        with progress.bar("measuring", 700, seconds=seconds, most=most) as advance:
+            now[0] = 31.0
+            advance("a row")
+            advance("another")
+        assert capsys.readouterr().err == told
+
+
 def test_what_a_row_holds(misbehaviours):
     row = measure(misbehaviours, ["honest"], workloads=("8",))[0]
     assert set(row.times) == {"eager"} and row.graph_missing == "a CPU has no CUDA graphs"
@@ -92,10 +110,14 @@ def test_what_a_row_holds(misbehaviours):
     assert Catalog.open(misbehaviours).traces(row.definition)[-1] == row
 
 
-def test_time_left():
+def test_the_time_left_stands_on_measured_rows():
     assert left_seconds(0, 10, 5.0, 100.0) == 95.0
     assert left_seconds(10, 10, 50.0, 100.0) == 0
     assert 45 < left_seconds(5, 10, 50.0, 100.0) < 55
+    assert left_seconds(0, 700, 30.0, 0.0) is None and left_seconds(4, 700, 30.0, 0.0) is None, "who knows?"
+    assert left_seconds(70, 700, 30.0, 0.0) == 270 and left_seconds(2, 3, 30.0, 0.0) is None
+    assert left_seconds(1, 700, 30.0, 1000.0) < 1400, "the first step says little: by its pace it is six hours"
+    assert left_seconds(690, 700, 3000.0, 1000.0) < 100
     assert [duration(each) for each in (40, 720, 3900)] == ["40 s", "12 min", "1 h 05 min"]
 
 
@@ -106,3 +128,11 @@ def test_the_least_work_is_measured_first(misbehaviours, checkout):
     attention = make_plan(Catalog.open(checkout), CPU, Settings(again=True), ["unified_attention_baseline"])
     tokens = [job.workload.axes["num_tokens"] for job in attention.jobs if job.workload.origin == "survey"]
     assert tokens[:2] == [7, 16] and tokens[-2:] == [792320, 526336] and len(tokens) == 25
+
+
+def test_steps_that_nobody_can_count_say_what_goes_on(capsys, monkeypatch):
+    """Off a terminal, where a gate looks as often as it must."""
+    monkeypatch.setattr(progress, "_EVERY_SECONDS", -1.0)
+    with bar("gating", 0) as advance:
+        advance("start 2 of at most 16", done=0)
+    assert capsys.readouterr().err == "gating: start 2 of at most 16\n"

@@ -1,4 +1,4 @@
-"""What speaks against the spans that a worker claims."""
+"""Evidence against the spans that a worker claims."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("torch")
 from kernelderby.measure.clock.spans import Spans
 from kernelderby.measure.clock.timing import NO_FLUSH
-from kernelderby.measure.judge.witness import contradiction, witnessed
+from kernelderby.measure.judge.doubt import contradiction, witnessed
 from kernelderby.measure.wire.replies import Wrong
 from kernelderby.rows.measurement import Status
 

@@ -7,8 +7,8 @@ import pytest
 from measuring import CPU, DEFINITION, MISBEHAVIOURS, of_process
 
 from kernelderby.catalog import Catalog
-from kernelderby.measure.run.observer import Observer
 from kernelderby.measure.run.plan import Settings
+from kernelderby.measure.run.progress import Observer
 from kernelderby.measure.run.runner import Runner
 from kernelderby.measure.run.workers import Workers
 
@@ -45,7 +45,7 @@ def test_what_was_begun_ahead_is_what_loads(workers, honest):
     assert workers.on_gpu == workers.beside, "it is on no GPU yet"
     workers.end()
     assert begun(workers) == [pid], "an operator ends, the next one's processes stay"
-    ((_, worker),) = workers.load(definition, solutions)
+    ((_, worker),) = workers.load(solutions)
     assert worker.pid == pid and not begun(workers)
 
 
@@ -64,7 +64,7 @@ def test_one_that_has_died_meanwhile_is_replaced(workers, honest):
     (pid,) = begun(workers)
     workers._ahead["honest"].stop()
     workers._ahead["honest"]._signal(9)
-    ((_, worker),) = workers.load(definition, solutions)
+    ((_, worker),) = workers.load(solutions)
     assert worker.pid != pid
 
 

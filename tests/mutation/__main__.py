@@ -113,7 +113,7 @@ class Changed(SourceFileLoader):
 
 
 def is_killed(module: str, source: str, loaded: Path | None = None) -> bool:
-    """By its tests, in a child that is ended with what it started, or by its time. loaded: gets what they import."""
+    """By its tests or its time limit, in a child that is ended with all that it started. loaded: their imports."""
     child = os.fork()
     if child == 0:
         os.setpgid(0, 0)

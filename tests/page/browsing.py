@@ -1,10 +1,10 @@
-"""Waiting for a page, and what it takes of the processor: a wall clock also holds what else the machine does."""
+"""Waiting for a page, and its processor time: a wall clock would count other work of the machine."""
 
 from __future__ import annotations
 
 import time
 
-LIMIT_SECONDS = 120  # for what is waited for; a browser starts in one where nothing else runs
+LIMIT_SECONDS = 120  # for the awaited event; a browser starts in one while nothing else runs
 
 
 def wait_for(page, expression: str) -> None:
@@ -17,7 +17,7 @@ def wait_for(page, expression: str) -> None:
 
 
 class ThreadTime:
-    """Of the thread that runs a page's scripts and lays it out, in seconds from here on."""
+    """Processor time of the thread that runs a page's scripts and lays it out, in seconds from here on."""
 
     def __init__(self, page) -> None:
         self._page, self._session = page, page.context.new_cdp_session(page)

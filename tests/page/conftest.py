@@ -17,7 +17,7 @@ LOCAL = ("file:", "data:", "blob:")
 
 
 def made_once(name, make):
-    """What make() gives, made by the first process of a test run that asks: each page takes some seconds."""
+    """make()'s result, made by the first process of a test run that asks: each page takes some seconds."""
     this_run = os.environ.get("PYTEST_XDIST_TESTRUNUID", os.getpid())
     kept = Path(os.environ["KERNELDERBY_TESTS_BUILT"]) / f"{name}-{this_run}.pickle"
     if not kept.exists():

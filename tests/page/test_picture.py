@@ -50,7 +50,7 @@ def test_a_command_draws_it(derby, small_set, tmp_path):
         (["out.html", "--picture", "x.svg"], "leave out"),
     ],
 )
-def test_wrong_words(derby, small_set, tmp_path, monkeypatch, words, says):
+def test_wrong_words_write_no_picture(derby, small_set, tmp_path, monkeypatch, words, says):
     monkeypatch.chdir(tmp_path)
     code, _, err = derby("report", *words, "--root", small_set)
     assert code in (1, 2) and says in err and not (tmp_path / "x.svg").exists()

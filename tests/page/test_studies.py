@@ -18,7 +18,7 @@ STEPS = 12
 
 
 def server(path: Path, microseconds: int) -> None:
-    """STEPS steps of one linear layer each, beside a copy on another stream; the allocator tells what it holds."""
+    """STEPS steps of one linear layer each, beside a copy on another stream; the allocator reports its memory."""
     trace = Trace()
     for number in range(STEPS):
         start = trace.now

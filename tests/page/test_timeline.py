@@ -1,4 +1,4 @@
-"""The page's timeline: which operations are in it, and what a real browser makes of them."""
+"""The page's timeline: its operations, and their drawing in a real browser."""
 
 from __future__ import annotations
 

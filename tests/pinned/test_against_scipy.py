@@ -11,21 +11,21 @@ from kernelderby.statistics.means import geometric_mean  # noqa: E402
 from kernelderby.statistics.rank_test import holm, mann_whitney, signed_rank_interval  # noqa: E402
 
 
-def test_students_quantiles():
+def test_students_quantiles_are_scipys():
     for freedom in range(1, 31):
         assert student.quantile(freedom) == pytest.approx(stats.t.ppf(0.975, freedom), abs=6e-4)
     for freedom in (31, 40, 100, 1000):
         assert student.quantile(freedom) == pytest.approx(stats.t.ppf(0.975, freedom), rel=2e-3)
 
 
-def test_geometric_means():
+def test_geometric_means_are_scipys():
     values, weights = [0.5, 3.0, 7.0], [1.0, 2.0, 0.5]
     assert geometric_mean(values) == pytest.approx(stats.gmean(values))
     assert geometric_mean(values, weights) == pytest.approx(stats.gmean(values, weights=weights))
 
 
 @pytest.mark.parametrize("ties", [1, 7])
-def test_mann_whitney(ties):
+def test_mann_whitneys_chance_is_scipys(ties):
     random = np.random.default_rng(ties)
     for _ in range(20):
         one, two = (random.integers(0, 50, random.integers(5, 40)) // ties * ties for _ in range(2))

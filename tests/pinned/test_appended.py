@@ -1,4 +1,4 @@
-"""store/appended.py to the byte: last lines, locks and their ranges, modes, what is told."""
+"""store/appended.py to the byte: last lines, locks and their ranges, modes, messages."""
 
 import errno
 import fcntl
@@ -103,7 +103,7 @@ def test_what_stops_a_row_other_than_the_disk_goes_through(path, monkeypatch):
     assert path.read_text() == "{}\n"
 
 
-def test_move_aside(path, tmp_path):
+def test_lines_moved_aside_follow_those_already_there(path, tmp_path):
     path.write_text("one\ntwo\nthree\n")
     aside = tmp_path / "aside"
     aside.write_text("before\n")
@@ -255,17 +255,23 @@ def test_the_look_at_the_disk_writes_more_than_a_row(path, monkeypatch):
 
 
 def test_the_lock_of_all_users(tmp_path, monkeypatch, no_umask):
-    assert str(appended.LOCK_FOLDER) == "/tmp", "not $TMPDIR's: it is each shell's own"
-    monkeypatch.setattr(appended, "LOCK_FOLDER", tmp_path)
+    assert str(appended.LOCK_FOLDER) == "/tmp/kernelderby-locks", "not $TMPDIR's: it is each shell's own"
+    folder = tmp_path / "locks"
+    monkeypatch.setattr(appended, "LOCK_FOLDER", folder)
     os.umask(0o077)
     with appended.exclusive_lock("gpu", "another run"):
-        assert mode(tmp_path / "kernelderby-gpu.lock") == 0o644
-    descriptor = appended.lock_file(tmp_path / "kernelderby-gpu.lock")
+        assert mode(folder / "gpu.lock") == 0o644 and mode(folder) == 0o1777
+    folder.rename(tmp_path / "other")
+    folder.symlink_to(tmp_path / "other")
+    with pytest.raises(DerbyError, match="is no folder"):
+        appended.lock_folder()
+    tmp_path /= "other"
+    descriptor = appended.lock_file(tmp_path / "gpu.lock")
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.write(descriptor, b"x")
     os.close(descriptor)
-    (tmp_path / "kernelderby-gpu.lock").unlink()
-    (tmp_path / "kernelderby-gpu.lock").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "gpu.lock").unlink()
+    (tmp_path / "gpu.lock").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(DerbyError, match="cannot be opened as a lock"):
-        appended.lock_file(tmp_path / "kernelderby-gpu.lock")
+        appended.lock_file(tmp_path / "gpu.lock")
     assert not (tmp_path / "elsewhere").exists()

@@ -1,8 +1,7 @@
 """roofline/floors.py by worked examples: a GPU of 1 TB/s and 1 Tflop/s, at ceilings of half of both."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from kernelderby.hardware import Ceilings, Gpu
 from kernelderby.roofline import floors as f
@@ -32,11 +31,11 @@ def test_intensity_and_regime_of_an_operator():
     assert [f.operator_regime(each) for each in ([0, 0], [0, 5], [10.0], [10.1], [1, 20], [1, 2, 20])] == list("IMMCCM")
 
 
-def test_nobody_counted():
+def test_an_operator_without_costs_has_no_regime():
     assert f.operator_regime([]) == ""
 
 
-def test_shares():
+def test_a_share_needs_a_gpu_a_cost_and_a_peak():
     assert f.share_of_floor(3.0, 6.0) == 0.5 == f.share_on(GPU, COST, 6.0)
     assert f.share_on(None, COST, 6.0) is None is f.share_on(GPU, None, 6.0)
     assert f.share_on(GPU, replace(COST, flops={"int8": 1}), 6.0) is None

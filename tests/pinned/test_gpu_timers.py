@@ -1,5 +1,5 @@
-"""The GPU timers on a simulated GPU: one clock that the host and the device share, a stream that runs what it is
-given in order, events on it. No GPU is needed; what is real is timing.py."""
+"""The GPU timers on a simulated GPU: one clock for host and device, a stream that works in order, and events on it.
+Only timing.py is real."""
 
 import sys
 from types import SimpleNamespace
@@ -20,7 +20,7 @@ from kernelderby.measure.clock.timing import (  # noqa: E402
 
 
 class Gpu:
-    """now: the host's clock in ns; free: when the stream has run what it was given. log: what happened, in order."""
+    """now: the host's clock in ns; free: when the stream has finished its work. log: the events in order."""
 
     def __init__(self):
         self.now, self.free, self.log, self.records = 1_000_000, 0, [], []
@@ -324,7 +324,7 @@ def test_records_with_one_time_are_left_out_and_told():
 
 
 def test_what_comes_after_waits_for_the_clocks_to_settle(gpu):
-    """Each look at the clock takes 1 us: 40 of them, the last is at 40 us."""
+    """Each look at the clock takes 1 us: there are 40, the last at 40 us."""
     began = []
     EventTimer(torch.device("cpu")).spans(lambda i: None, 1, None, lambda i: began.append(gpu.now))
     ended = len(gpu.log)

@@ -27,7 +27,7 @@ def test_coverage_comes_first_then_slowdown_then_the_name():
     assert order(TIMES, {"w1": 1.0, "w2": 1.0}, asked={name: {"w1"} for name in TIMES})[0] == "c"
 
 
-def test_coverage_class():
+def test_coverage_is_all_some_or_none():
     assert [coverage_class(passed, ["w1", "w2"]) for passed in (TIMES["a"], TIMES["c"], {})] == [0, 1, 2]
     assert coverage_class({"w1": 1.0}, []) == 0
 
@@ -70,7 +70,7 @@ def test_no_dependence_across_coverage_classes_or_of_none():
 
 
 def turned(times, importance, ordered, asked):
-    """What order_dependences gives, by its definition: one pair and one workload at a time."""
+    """order_dependences by its definition: one pair and one workload at a time."""
     best = {uuid: min(own[uuid] for own in times.values() if uuid in own) for uuid in importance}
 
     def slowdown(name, left_out):

@@ -1,4 +1,4 @@
-"""store/files.py to the byte: limits, modes, what is left alone, which words a path gets."""
+"""store/files.py to the byte: limits, modes, files left alone, the words for a path."""
 
 import errno
 import fcntl
@@ -258,5 +258,5 @@ def test_the_folder_of_a_new_name_reaches_the_disk_too(tmp_path, monkeypatch):
         (ValueError("a value"), "a value"),
     ],
 )
-def test_reasons(error, told):
+def test_a_system_error_becomes_a_reason(error, told):
     assert files.reason(error) == told

@@ -1,4 +1,4 @@
-"""Profiles in memory, for tests of what is done with spans and sums."""
+"""Profiles in memory, for tests of arithmetic on spans and sums."""
 
 from collections.abc import Iterable
 from pathlib import Path

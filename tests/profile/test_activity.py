@@ -1,4 +1,4 @@
-"""GPUs and ranks, filters, repetitions: exports whose answer is worked out by hand."""
+"""GPUs and ranks, filters, repetitions: exports with answers worked out by hand."""
 
 import csv
 import json
@@ -111,7 +111,7 @@ def test_several_profiles_side_by_side(derby, tmp_path):
         (("--device", "0", "--window", ":1us"), {"a"}),
     ],
 )
-def test_filters(derby, tmp_path, words, names):
+def test_filters_keep_the_named_part_and_say_so(derby, tmp_path, words, names):
     code, out, err = derby("profile", "kernels", made(tmp_path / "a.sqlite"), *words, "--json")
     assert code == 0, err
     [profile] = json.loads(out)["profiles"]
@@ -137,7 +137,7 @@ def test_filters_that_take_nothing_say_what_there_is(derby, tmp_path):
 
 
 def steps(path, slow=3):
-    """Ten ranges `step`, 100 us apart, two kernels of 10 us in each; in one of them the second takes 60."""
+    """Ten ranges `step`, 100 us apart, two kernels of 10 us in each; in one step the second takes 60."""
     with Export(path, "2025.5") as export:
         for step in range(10):
             base = step * 100
@@ -176,7 +176,7 @@ def test_repetitions_can_be_chosen(tmp_path):
     assert (row.instances, row.total_ns) == (4, 90_000)
 
 
-def test_launch_configurations(tmp_path):
+def test_kernels_are_counted_by_launch_configuration(tmp_path):
     [shape] = activity_of(open_profile(steps(tmp_path / "a.sqlite"))).shapes
     assert (shape.name, shape.instances, shape.grid, shape.block) == ("k", 20, (132, 2, 1), (128, 1, 1))
     assert (shape.registers, shape.shared_bytes) == (168, 99_328)
@@ -207,7 +207,7 @@ def test_any_variant_of_a_gpu_tells_the_older_architecture(derby, tmp_path):
 
 
 def numbered(path):
-    """What torch.autograd.profiler.emit_nvtx writes: every range has its own numbers behind the operator."""
+    """Ranges as torch.autograd.profiler.emit_nvtx writes them: each has its own numbers behind the operator."""
     with Export(path, "2025.5") as export:
         for step in range(6):
             base = step * 100

@@ -165,7 +165,7 @@ def test_rows_of_the_document(start, expected):
         ("topk", UNKNOWN, "routing"),
     ],
 )
-def test_short_names(name, library, role):
+def test_short_names_find_library_and_role(name, library, role):
     found = attribute(name)
     assert (found.library, found.role.value) == (library, role)
 

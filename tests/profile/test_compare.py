@@ -75,7 +75,7 @@ def test_a_profile_without_invocations_is_compared_by_totals():
     assert any("totals are compared" in warning for warning in found.warnings)
 
 
-def test_by_kernel():
+def test_kernels_are_compared_by_name():
     before = sums({"a": (2, 100), "b": (2, 50), "gone": (1, 5)})
     after = sums({"a": (2, 80), "b": (2, 50), "new": (1, 7)})
     found = compare_kernels(before, after)
@@ -123,7 +123,7 @@ def test_overlapped_kernels_count_once_by_name():
     assert any("the other profile has no events" in warning for warning in summary.warnings)
 
 
-# --- what a launch costs and how many there were, each by itself ---
+# --- the time of a launch and the number of launches, each by itself ---
 
 
 def test_fewer_launches_are_no_speed_up():

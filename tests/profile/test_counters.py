@@ -1,4 +1,4 @@
-"""What ncu counted: a real file from an H200, files as other versions and programs write them, and spoilt ones."""
+"""ncu's counters: a real file from an H200, files as other versions and programs write them, and spoilt ones."""
 
 import csv
 import io

@@ -85,7 +85,7 @@ def test_gather_and_scatter():
     assert found["gather and scatter"].severity is Severity.MEDIUM
 
 
-def test_hidden_copies():
+def test_copies_hidden_in_kernels_are_found():
     found = kinds(findings(table({COPY: 50, NORM: 950})))["hidden copies"]
     assert found.share == pytest.approx(0.05) and found.evidence["of these casts ms"] == pytest.approx(0.05)
     assert ".transpose().contiguous()" in found.advice
@@ -125,7 +125,7 @@ def spans(*times, device=0):
 
 
 def timelines(given):
-    builder = TimelineBuilder()
+    builder = TimelineBuilder(Sums([]))
     for span in given:
         builder.take(span)
     return builder.timelines()

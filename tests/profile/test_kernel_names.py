@@ -43,14 +43,14 @@ def test_the_corpus_is_wide():
 def test_a_plain_name_is_no_evidence_of_triton():
     for name in ("hgemm_128x128x8_NN", "nvkernel_foo_F1L10_2", "my_softmax_kernel", "softmax_kernel"):
         assert attribute(name).library == UNKNOWN, name
-    assert attribute("hgemm_128x128x8_NN").role is Role.GEMM  # its words still say what it does
+    assert attribute("hgemm_128x128x8_NN").role is Role.GEMM  # its words still show its role
     assert attribute("void l2norm_fwd_kernel<float>(int)").library == UNKNOWN  # Triton's has no template arguments
     assert attribute("fused_layer_norm_kernel_0d1d2d3d4").library == "Triton"  # Triton 2's signature proves it
 
 
 @pytest.mark.parametrize(
     "name, library, role",
-    [  # what was wrong once
+    [  # names that were once attributed wrongly
         ("sm80_xmma_gemm_f16f16_f16f32_f32_tn_n_tilesize64x64x32_execute_kernel_trt", "TensorRT", "GEMM"),
         ("sm86_xmma_fprop_implicit_gemm_indexed_tf32f32_execute_kernel_trt", "TensorRT", "convolution"),
         ("sm80_xmma_gemm_f16f16_f16f32_f32_tn_n_tilesize64x64x32_cublas", "cuBLAS", "GEMM"),

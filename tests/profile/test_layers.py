@@ -1,4 +1,4 @@
-"""Layer tables: the D4 table's own arithmetic, and profiles whose answer is worked out by hand."""
+"""Layer tables: the D4 table's own arithmetic, and profiles with answers worked out by hand."""
 
 import json
 import random

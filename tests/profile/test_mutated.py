@@ -31,7 +31,7 @@ ODD = [None, -1, -(1 << 62), 1 << 62, 0, 0.5, 1e300, "", "x", "12", b"\xff\xfe",
 
 
 def everything(path):
-    """What every verb of `derby profile` computes and prints. DerbyError where the file cannot be read."""
+    """All results and outputs of every verb of `derby profile`. DerbyError where the file cannot be read."""
     profile = open_profile(path)
     sums = profile.sums()
     table = summarise(profile)

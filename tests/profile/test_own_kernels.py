@@ -1,4 +1,4 @@
-"""Our own recordings: what the harness launched is the harness's, a name that nobody knows is the solution's own."""
+"""Our own recordings: the harness's launches belong to the harness, unknown names to the recorded solution."""
 
 from pathlib import Path
 

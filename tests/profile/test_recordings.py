@@ -1,4 +1,4 @@
-"""What was recorded on an H200 and is kept: files of `derby profile run`, and the stages of what two recorders saw."""
+"""Recordings of an H200 that are kept: files of `derby profile run`, and the stages that two recorders saw."""
 
 import csv
 from collections import defaultdict
@@ -14,7 +14,7 @@ from kernelderby.profile.stages.walk import BETWEEN, INVOCATION
 H200 = ("profiles", "h200")
 OWN, NEWER = "12.4", "13.0"  # nsys 2023.4.4's own CUPTI, and the one that was put in its place
 CLOSE = 0.006
-# What is further apart, and why (docs/collecting.md): half an hour apart, on two GPUs.
+# Pairs that differ more, and why (docs/collecting.md): recorded half an hour apart, on two GPUs.
 APART = {("cutlass_grouped", 56, NEWER): 0.019}
 LOST = {"cutlass_grouped", "triton_fused_v2"}  # under its own CUPTI, from CUTLASS's grouped GEMM on
 

@@ -97,8 +97,8 @@ def test_sums_agree(export, tmp_path, form):
 
 
 def test_a_report_is_exported_by_the_nsys_that_is_there(tmp_path):
-    """Of a program that uses no GPU, which needs none: the export is made, read, and found empty under the report's
-    own name."""
+    """The profiled program uses no GPU, so none is needed: the export is made, read, and found empty under the
+    report's own name."""
     report = tmp_path / "true.nsys-rep"
     words = ["--trace", "nvtx", "--sample", "none", "--cpuctxsw", "none", "--backtrace", "none"]
     command = [NSYS, "profile", *words, "--output", str(report.with_suffix("")), "true"]

@@ -3,6 +3,7 @@
 import gzip
 import random
 import sqlite3
+import tempfile
 
 import pytest
 from make_nsys import standard
@@ -126,6 +127,20 @@ def test_a_parquet_export_says_what_the_database_says(tmp_path):
     assert copied.exists()
     del ours
     assert not copied.exists()
+
+
+def test_the_database_of_a_killed_reader_goes(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    folder = as_parquet(standard(tmp_path / "a.sqlite", "2024"), tmp_path / "a_pqtdir")
+    lives = open_profile(folder)
+    (ours,) = tmp_path.glob(".derby-parquet*")
+    killed = tmp_path / ".derby-parquet.sqlite.0123abcd.unfinished"
+    killed.write_bytes(b"of a process that was killed")
+    second = open_profile(folder)
+    assert not killed.exists() and ours.exists() and not ours.stat().st_mode & 0o077
+    assert [each.sums()[0].name for each in (lives, second)] == [lives.sums()[0].name] * 2
+    del lives, second
+    assert not [*tmp_path.glob(".derby-parquet*")]
 
 
 def test_a_parquet_file_that_is_damaged_or_alone(tmp_path):

@@ -240,4 +240,4 @@ def test_work_whose_launch_was_not_recorded_belongs_to_the_one_process_that_laun
     assert profile.unlinked_launches == 1
     other = event("cuda_runtime", "cudaLaunchKernel", 14, 1, pid=2, correlation=50)
     two = open_profile(write(tmp_path, trace(*WORK, other), "two.json"))
-    assert {span.process for span in two.spans()} == {0, 1}  # whose it is cannot be told
+    assert {span.process for span in two.spans()} == {0, 1}  # its owner cannot be found

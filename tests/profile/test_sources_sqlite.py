@@ -387,7 +387,7 @@ class TestBadDatabases:
     [{"window": "50ns:250ns"}, {"device": 0}, {"stream": 7}, {"process": 100}, {"window": ":200ns", "stream": 7}],
 )
 def test_sqlite_leaves_out_what_a_selection_does(tmp_path, generation, words):
-    """The same operations, sums and gaps as of a walk over all of them, and only they are read."""
+    """The same operations, sums and gaps as a walk over all operations gives, and only these are read."""
     path = standard(tmp_path / "a.sqlite", generation)
     chosen = make_selection(**words)
     first = min(span.start_ns for span in open_profile(path).spans())
@@ -400,7 +400,7 @@ def test_sqlite_leaves_out_what_a_selection_does(tmp_path, generation, words):
     found = SelectedProfile(open_profile(path), chosen)
     assert wanted and list(found.spans()) == wanted and [each[0] for each in found.launched()] == wanted
     assert found.sums() == sum_spans(wanted) and found.profile is not found.whole
-    builder = TimelineBuilder(found.gpu_of)
+    builder = TimelineBuilder(found)
     for span in wanted:
         builder.take(span)
     assert timelines_of(found) == builder.timelines()

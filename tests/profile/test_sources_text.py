@@ -339,7 +339,7 @@ class TestOtherLocales:
             open_profile(write(tmp_path, f"{KERN}\n75.0,600000,3,200.0,190.0,180,230,26.5,k\n"))
 
     @pytest.mark.parametrize("separator", [",", " ", "'", "’", "\N{NO-BREAK SPACE}", "\N{NARROW NO-BREAK SPACE}"])
-    def test_thousands(self, tmp_path, separator):
+    def test_numbers_may_have_thousands_separators(self, tmp_path, separator):
         text = f'{KERN}\n75.0,"1{separator}234{separator}500","1{separator}000","1{separator}234.5",0,0,0,0.0,k\n'
         (each,) = open_profile(write(tmp_path, text)).sums()
         assert (each.total_ns, each.instances) == (1_234_500, 1000)

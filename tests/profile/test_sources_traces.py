@@ -124,7 +124,7 @@ def test_a_broken_trace_of_rocprof(tmp_path, text, told):
 
 
 def _of_rocprofv3(dispatches: list[Any]) -> str:
-    """As rocprofv3 1.0 writes it, without what is not read."""
+    """As rocprofv3 1.0 writes it, without the parts that are not read."""
     return json.dumps(
         {
             "rocprofiler-sdk-tool": [
@@ -358,7 +358,7 @@ def test_a_name_may_be_long(tmp_path):
     assert open_profile(path).names()[-1] == name
 
 
-def test_without_calls(tmp_path):
+def test_a_trace_of_the_gpu_alone_has_no_calls(tmp_path):
     path = tmp_path / "trace.csv"
     path.write_text(GPU)
     profile = open_profile(path)
@@ -440,7 +440,7 @@ def lives(number):
 
 
 def wait_for_their_end(numbers):
-    """What is killed runs on until the kernel gives it a turn."""
+    """A killed process runs on until the kernel gives it a turn."""
     until = time.monotonic() + 60
     while any(map(lives, numbers)):
         assert time.monotonic() < until
@@ -474,7 +474,7 @@ def test_a_report_that_nsys_cannot_read(tmp_path, monkeypatch):
 
 @pytest.mark.skipif(shutil.which("nsys") is None, reason="nsys is not installed")
 def test_the_real_nsys_makes_and_reads_a_report(tmp_path):
-    """Without a GPU there is no kernel in it: the export works, and what is missing is said."""
+    """Without a GPU it has no kernel: the export works, and the command says what is missing."""
     import subprocess
 
     made = tmp_path / "true"

@@ -260,7 +260,7 @@ def test_whatever_runs_everything_is_somewhere(seed):
     assert_adds_up(pipeline_of(SumProfile(rows=profile.sums()), (*STAGES, GLUE), "s"), profile)
 
 
-def test_timeline():
+def test_the_timeline_is_the_union_of_the_streams():
     # Stream 1: 0-100, 300-400. Stream 2: 50-150, 310-320, 500-501. Gaps: 150 and 100.
     spans = [
         Span(SpanKind.KERNEL, "a", *times, stream=stream)
@@ -353,7 +353,7 @@ def test_a_stated_total_that_itemises_less():
     assert NOT_ITEMISED not in totals(less) and "more than the stated total of 80.0 ms" in less.warnings[-1]
 
 
-def test_synchronisation_share():
+def test_synchronisation_has_its_share_of_the_api_time():
     profile = events(*ONCE)
     profile.calls = [
         ApiSum("cudaStreamSynchronize_v3020", 9, 72.0),

@@ -1,4 +1,4 @@
-"""Amdahl over stages, and what the figures of the 2026-02-02 document on triton_fused_v2 come to."""
+"""Amdahl's law over stages, and the figures of the 2026-02-02 document on triton_fused_v2."""
 
 import pytest
 from memory_profile import EventProfile, events, sums
@@ -22,7 +22,7 @@ def by_stage(found):
     return {one.stage: one for one in found.stages}
 
 
-def test_amdahl():
+def test_amdahls_law_at_its_ends():
     assert amdahl(0.5, 2) == pytest.approx(4 / 3)
     assert amdahl(0.5, float("inf")) == 2
     assert amdahl(0.3, 1) == 1
@@ -44,7 +44,7 @@ def test_stages_are_chosen_by_their_role_whatever_their_title():
     assert rows_of_role(found, stages, "gemm") == ["B / C"]  # D took no time, half of E / F multiplies
 
 
-def test_each_stage():
+def test_each_stage_has_its_gain_at_each_factor():
     found = whatif(pipeline())
     assert found.factors == (1.2, 2.0) and [one.stage for one in found.stages] == ["B", "A", "C"]
     big = by_stage(found)["B"]

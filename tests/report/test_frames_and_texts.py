@@ -24,7 +24,7 @@ from kernelderby.report.plain import plain
         (amount, (0.5, 99.94, 531.2), ("0.5", "99.9", "531")),
     ],
 )
-def test_numbers(write, values, texts):
+def test_numbers_are_written_with_their_digits(write, values, texts):
     assert tuple(map(write, values)) == texts
 
 
@@ -41,7 +41,7 @@ def test_numbers(write, values, texts):
         ("a\u2028b\u00a0c", "a b c"),
     ],
 )
-def test_plain(text, expected):
+def test_plain_text_loses_its_markup(text, expected):
     assert plain(text) == expected
 
 
@@ -132,6 +132,6 @@ def test_nobody_is_called_by_a_page(text, shown):
 def test_a_fact_or_note_begins_nothing(text):
     """Over its own line, or over all that follows."""
     lines = markdown.render(Report("r", ("first", text), (), (text,))).splitlines()
-    shown = [lines[3], lines[5].removeprefix("- ")]
+    shown = [lines[3], lines[5].lstrip().removeprefix("- ")]
     assert [each.replace("\\", "", 1) for each in shown] == [text.strip()] * 2
     assert all("\\" in each[:2] for each in shown) or text == "    code"

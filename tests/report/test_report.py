@@ -59,11 +59,11 @@ Times
 """
 
 
-def test_text():
+def test_a_report_as_text():
     assert text.render(REPORT) == TEXT
 
 
-def test_markdown():
+def test_a_report_as_markdown():
     assert markdown.render(REPORT) == MARKDOWN
 
 
@@ -155,7 +155,7 @@ def test_json_takes_what_records_hold():
 
 
 def test_tables_of_thousands_of_solutions_take_no_longer_a_solution():
-    """Four times as many: sixteen times as long where something looks at all of them for each."""
+    """Four times as many would take sixteen times as long if each looked at all others."""
 
     def seconds(solutions):
         answer = rankings_answer([ranked([row(f"s{i:04}", "w1", 10.0 + i % 7) for i in range(solutions)], 1)])

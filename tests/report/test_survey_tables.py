@@ -13,7 +13,7 @@ from kernelderby.roofline.operators import PUBLISHED, survey
 
 NEAR = 0.97  # of the figures must be the printed ones
 COST = 0.01  # how far a counted cost may be off the published one: tests/definitions/test_published_costs.py
-# Operators whose middle shape has other published work than our cost counts: docs/operators.md.
+# Operators for which the published work of the middle shape differs from our cost: docs/operators.md.
 OTHER_WORK = {"paged_attention_decode"}
 # How far S of an operator is off in percentage points: the first for that reason, the other by the draw of its routing.
 MEDIANS_OFF = {"paged_attention_decode": 1.3, "fused_moe": 0.3}

@@ -1,6 +1,6 @@
 """A table that is too wide: optional columns go first, then the middle of long names, then it is split."""
 
-from kernelderby.report import text
+from kernelderby.report import markdown, text
 from kernelderby.report.model import Column, Report, Table, TableCell
 
 NAME = "moe_fp8_block_scale_ds_routing_topk8_ng8_kg4_e32_h7168_i2048"
@@ -41,6 +41,21 @@ def test_then_it_is_split_with_short_names():
     lines = shown(60, rows=((NAME, "moe", *map(str, range(10))),), columns=many)
     assert len(heads(lines)) == 3 and all(len(line) <= 60 for line in lines)
     assert len({line.split()[0] for line in lines if line.startswith("moe")}) == 1
+
+
+def test_what_begins_with_spaces_belongs_to_the_note_before():
+    report = Report("title", (), (), ("wrong in 2 places", "  x[0]: got 1, expected 2", "the next note"))
+    assert text.render(report, width=22).splitlines()[2:] == [
+        "- wrong in 2 places",
+        "    x[0]: got 1,",
+        "    expected 2",
+        "- the next note",
+    ]
+    assert markdown.render(report).splitlines()[2:] == [
+        "- wrong in 2 places",
+        "  - x[0]: got 1, expected 2",
+        "- the next note",
+    ]
 
 
 def test_texts_wrap_where_every_column_is_a_key():

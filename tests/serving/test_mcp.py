@@ -1,10 +1,14 @@
 """derby mcp, spoken to as a client does; the scratch folder and the budget."""
 
 import asyncio
+import json
 import os
+import signal
+import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import module_from_spec, spec_from_file_location
+from typing import get_args
 
 import pytest
 
@@ -12,8 +16,11 @@ pytest.importorskip("mcp")
 
 from mcp import ClientSession, StdioServerParameters, stdio_client
 
+from kernelderby.authoring.solution import LANGUAGES
 from kernelderby.errors import DerbyError
+from kernelderby.rows.checked import CheckResult
 from kernelderby.serving.session import Session
+from kernelderby.serving.tools import Language, Verbs, server
 
 D = "scale_rows_h4"
 TOOLS = {"list", "show", "prompt", "new", "check", "bench", "explain", "rank", "gate"}
@@ -49,7 +56,7 @@ def spoken(root, scratch, *calls, seconds=300):
 
 def test_tools_their_types_and_errors(small_set, tmp_path):
     before = files_of(small_set)
-    tools, (listed, prompt, made, ranked, explained, benched, wrong, unknown) = spoken(
+    tools, (listed, prompt, made, ranked, explained, benched, wrong, unknown, *options) = spoken(
         small_set,
         tmp_path / "scratch",
         ("list", {"words": "toy"}),
@@ -60,7 +67,12 @@ def test_tools_their_types_and_errors(small_set, tmp_path):
         ("bench", {"solutions": ["mine"]}),
         ("new", {"name": "mine", "operator": D, "files": {"../../evil.py": ""}}),
         ("show", {"operator": "no_such"}),
+        ("check", {"solution": f"--dump={tmp_path}/evil.safetensors"}),
+        ("list", {"words": "--plot=evil.py"}),
+        ("new", {"name": "other", "operator": D, "language": "rust"}),
     )
+    for refused, said in zip(options, ("no solution", "no operator matches", "'cuda'"), strict=True):
+        assert refused.is_error and said in refused.content[0].text  # a program's words are never options
     assert {tool.name for tool in tools} == TOOLS
     assert all(tool.output_schema and tool.description for tool in tools)
     assert listed.structured_content["result"][0]["name"] == D
@@ -81,6 +93,45 @@ def test_candidates_are_written_and_checked_in_a_loop(checkout, tmp_path):
     spec.loader.exec_module(loop)
     found = run_apart(loop.play(checkout, tmp_path / "scratch", [loop.BODIES[5]]))
     assert [statuses for _, _, statuses in found] == [{"raised"}]
+
+
+def test_a_wrong_candidate_is_told_where(small_set, tmp_path, monkeypatch):
+    """The reasons of `derby check`, which a program mends by."""
+    case = {"case": "small", "status": "wrong_values", "message": "1 of 4", "why": ["output[0]: got 1, expected 2"]}
+    found = {"results": [{**case, "correctness": None}], "broken": {}, "device": "CPU", "secret": "", "skipped": {}}
+    monkeypatch.setattr(Session, "derby", lambda *_: found)
+    [told] = Verbs(Session.begin(small_set, tmp_path / "scratch", 10)).check("mine").cases
+    assert told.why == case["why"] and CheckResult.__dataclass_fields__["why"]
+
+
+def test_the_languages_are_those_of_derby_new():
+    assert get_args(Language) == tuple(LANGUAGES)
+
+
+def test_a_withdrawn_call_ends_its_command_and_the_next_one_begins(small_set, tmp_path, monkeypatch):
+    """Measuring commands take turns: two at once would share a GPU and the budget."""
+    command = tmp_path / "command"
+    command.write_text(f"#!/bin/sh\necho $$ >> {tmp_path}/started\nexec sleep 600\n")
+    command.chmod(0o755)
+    monkeypatch.setattr("kernelderby.api.judged.sys.executable", str(command))
+    session = Session.begin(small_set, tmp_path / "scratch", 60)
+    started = tmp_path / "started"
+
+    async def cancelled():
+        calls = [asyncio.create_task(server(session).call_tool("check", {"solution": "toy_fast"})) for _ in range(2)]
+        while not started.is_file() or not started.read_text().endswith("\n"):
+            await asyncio.sleep(0.01)
+        for call in calls:
+            call.cancel()
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+    found = run_apart(cancelled())
+    assert [*map(type, found)] == [asyncio.CancelledError] * 2
+    with session._one_at_a_time:  # free again
+        [number] = started.read_text().split()  # the second one waited and was never started
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(number), 0)
+    assert 0 < session.seconds < 60
 
 
 def test_a_spent_budget_is_an_error(small_set, tmp_path, monkeypatch):
@@ -128,3 +179,25 @@ def test_a_folder_with_other_files_is_no_scratch(small_set, tmp_path):
         Session.begin(small_set, tmp_path, 10)
     again = Session.begin(small_set, tmp_path / "new", 10)
     assert Session.begin(small_set, again.scratch, 10).scratch == again.scratch
+
+
+def test_a_signal_ends_the_server_promptly(small_set, tmp_path):
+    """Its client still holds the pipe, from which a thread reads."""
+    words = [
+        sys.executable,
+        "-m",
+        "kernelderby",
+        "mcp",
+        "--root",
+        str(small_set),
+        "--scratch",
+        str(tmp_path / "scratch"),
+    ]
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen(words, text=True, bufsize=1, **pipes) as started:
+        asked = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
+        started.stdin.write(json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": asked}) + "\n")
+        assert "kernelderby" in started.stdout.readline()
+        started.send_signal(signal.SIGTERM)
+        assert started.wait(timeout=10) == 128 + signal.SIGTERM  # unwinding would take signals.py's 20 seconds
+        assert started.stderr.read().endswith("derby: ended by SIGTERM; what is written stays\n")

@@ -12,14 +12,14 @@ import pytest
 import torch
 from moe_cases import solution
 
-from kernelderby.measure.worker.interpreter import as_on_a_gpu
-
 OUTCOMES, PROCESS = pytest.StashKey(), pytest.StashKey()
 
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "interpreted: runs in Triton's interpreter, in a second process")
     if interpreted.INTERPRETING:
+        from kernelderby.measure.worker.interpreter import as_on_a_gpu
+
         as_on_a_gpu()
 
 

@@ -14,13 +14,13 @@ import torch
 from kernelderby.catalog import Catalog
 from kernelderby.measure.judge.cases import case_of_workload
 from kernelderby.measure.judge.correctness import judge, make_ready
-from kernelderby.measure.judge.definition import definition_module
+from kernelderby.measure.judge.definition import module_of
 from kernelderby.measure.judge.inputs import InputMaker
-from kernelderby.measure.judge.overtaking import larger_case
+from kernelderby.measure.judge.race import larger_case
 from kernelderby.measure.wire.shared import private_set
 from kernelderby.measure.worker.build import load_setup, load_solution
-from kernelderby.measure.worker.canaries import Canaries
 from kernelderby.measure.worker.candidate import Candidate
+from kernelderby.measure.worker.hands import Canaries
 from kernelderby.rows.measurement import Status
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,7 +37,7 @@ class Side:
         self.buffers = private_set(self.maker.places(), self.maker.output_places(), DEVICE)
         self.maker.write(self.buffers.inputs, variant)
         self.ready()
-        self.prepared = candidate.set_up(self.buffers.inputs, DEVICE).values
+        self.prepared, _ = candidate.set_up(self.buffers.inputs, DEVICE)
         self.returned = None
 
     def ready(self):
@@ -50,7 +50,7 @@ class Side:
         self.returned = self.candidate(self.buffers.inputs, self.buffers.outputs, self.prepared)
 
     def problem(self):
-        """Of the outputs; empty where they are right."""
+        """The complaint about the outputs; empty where they are right."""
         torch.cuda.synchronize()
         outputs = {name: tensor.clone() for name, tensor in self.outputs().items()}
         verdict = judge(self.candidate.definition, self.module, self.buffers.inputs, outputs)
@@ -74,7 +74,7 @@ def problems(name):
     catalog = Catalog.open(ROOT)
     solution = catalog.solution(name)
     definition = catalog.definition(solution.definition)
-    module = definition_module(definition)
+    module = module_of(definition)
     candidate = Candidate(
         load_solution(definition, solution),
         solution.destination_passing_style,

@@ -37,10 +37,9 @@ class Interpreting:
         )
 
     def run(self, node_ids):
-        """Runs tests in a process of their own: node id -> [outcome, what pytest says of a failure].
+        """Runs tests in a process of their own: node id -> [outcome, pytest's text of a failure].
 
-        A test that does not appear in the answer was not reached; the answer's "" then holds the end of what was
-        printed."""
+        A test that is not in the answer was not reached; the answer's "" then holds the end of the output."""
         with tempfile.TemporaryDirectory() as folder:
             report, printed = Path(folder) / "report.json", Path(folder) / "printed"
             request = {"node_ids": node_ids, "report": str(report), "printed": str(printed)}

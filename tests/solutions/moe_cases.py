@@ -1,4 +1,4 @@
-"""What the tests of the solutions share: the solutions' code, inputs at SMALL_AXES, and how a result is checked."""
+"""Shared by the tests of the solutions: the solutions' code, inputs at SMALL_AXES, and the check of a result."""
 
 import functools
 import importlib.util
@@ -86,7 +86,7 @@ def make_inputs(seed=0, **changes):
 
 
 def favour(inputs, experts):
-    """Inputs whose every token chooses the given 8 experts of the 64."""
+    """Inputs in which every token chooses the given 8 experts of 64."""
     inputs["routing_logits"] = torch.full_like(inputs["routing_logits"], -8.0)
     inputs["routing_logits"][:, experts] = 2.0 + 0.1 * torch.arange(len(experts))
     return inputs

@@ -4,6 +4,7 @@ their own run(), or compiled with nvcc and looked at."""
 import faulthandler
 import functools
 import hashlib
+import itertools
 import os
 import shutil
 import subprocess
@@ -13,13 +14,15 @@ import nvcc
 import pytest
 import rowwise_cases
 
+from kernelderby.catalog.code import running_parts
+
 HEADERS = Path(__file__).parent / "cuda_on_host"
 OPERATORS = ("topk_filter", "moe_align_block_size", "moe_count_and_sort", "reshape_and_cache", "causal_conv1d")
 
 
 # Mutants run once on little, so they are compiled the fastest way.
 FAST = ("-O0",)
-SHARE = 3  # `make test` takes one mutant of so many, DERBY_TESTS_ALL=1 all: each is a compilation of seconds
+SHARE = 3  # `make test` takes one mutant in SHARE, DERBY_TESTS_ALL=1 all: each compiles for seconds
 # The sanitizer of undefined behaviour: misaligned vectors and indices beyond an array end the process.
 SANITIZED = ("-O1", "-fsanitize=undefined", "-fno-sanitize-recover=undefined")
 
@@ -75,14 +78,53 @@ def emulated(operator, *edits):
     return module
 
 
+def recalled_for(*solutions, compiler=""):
+    """Of a test of mutants, or of what a compiler of that version makes: it is passed where it has passed before
+    (nvcc.recalled()) with these solutions, their definitions and workloads, cuda_on_host/, its own module, this one and
+    rowwise_cases."""
+
+    def decorate(test):
+        @functools.wraps(test)
+        def run(*arguments, **named):
+            counts = [_what_counts(test.__code__.co_filename, solutions), compiler]
+            nvcc.recalled(counts, lambda: test(*arguments, **named))
+
+        return run
+
+    return decorate
+
+
+@functools.cache
+def _what_counts(path, names):
+    here = Path(__file__).parent
+    files = [Path(path), Path(__file__), Path(rowwise_cases.__file__)]
+    files += [each for each in HEADERS.rglob("*") if each.is_file()]
+    texts = {str(each.relative_to(here)): each.read_text() for each in files}
+    catalog = rowwise_cases.CATALOG
+    found = [catalog.solution(name) for name in names]
+    operators = [
+        (catalog.definition(each.definition).reference, catalog.workloads_path(each.definition).read_text())
+        for each in found
+    ]
+    return [running_parts(texts), [each.hash for each in found], operators]
+
+
 def share_of(mutants):
-    """Those that this run takes, of a list or a dict."""
+    """The share of a list or a dict that this run takes."""
     taken = list(mutants)[:: 1 if "DERBY_TESTS_ALL" in os.environ else SHARE]
     return {name: mutants[name] for name in taken} if isinstance(mutants, dict) else taken
 
 
+def diagonal(*lists):
+    """Combinations of values: each value of each list at least once, with DERBY_TESTS_ALL=1 every combination."""
+    if "DERBY_TESTS_ALL" in os.environ:
+        return list(itertools.product(*lists))
+    return [tuple(each[i % len(each)] for each in lists) for i in range(max(map(len, lists)))]
+
+
 def in_a_fork(call):
-    """What call() gives in a process of its own: a kernel that waits for ever ends its process. None where it did."""
+    """call()'s result from a process of its own: a kernel that waits for ever ends its process, and the result is
+    None."""
     child = os.fork()
     if child == 0:
         try:
@@ -104,6 +146,6 @@ def nvcc_of(solution):
 
 
 def nvcc_report(operator, architecture):
-    """What ptxas says of derby_<operator>'s kernels (nvcc.Kernel). Skips without nvcc."""
+    """ptxas's report on derby_<operator>'s kernels (nvcc.Kernel). Skips without nvcc."""
     module = rowwise_cases.module(operator)
-    return nvcc.compiled(nvcc_of(module), Path(module.__file__).parent / "kernel.cu", architecture).kernels
+    return nvcc.kernels_of(nvcc_of(module), Path(module.__file__).parent / "kernel.cu", architecture)

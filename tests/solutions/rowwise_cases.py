@@ -1,4 +1,4 @@
-"""What the tests of the row-wise operators share: their modules, sound or spoilt, inputs, and the comparison."""
+"""Shared by the tests of the row-wise operators: their modules, sound or spoilt, inputs, and the comparison."""
 
 import dataclasses
 import functools

@@ -29,7 +29,7 @@ def module(operator):
 
 
 def asked_registers(role, groups):
-    """What attention_shape.cuh gives a thread of the role where so many warpgroups compute."""
+    """The registers of a thread by attention_shape.cuh, by its role and the number of computing warpgroups."""
     text = (module("attention_forward").library.folder / "attention_shape.cuh").read_text()
     (choice,) = re.findall(rf"{role}_REGISTERS = WARPGROUPS (.*?);", text)
     for compared, bound, given in re.findall(r"(<=|==) (\d) \? (\d+)", choice):
@@ -42,8 +42,8 @@ def asked_registers(role, groups):
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_it_compiles_without_spills(operator):
     solution = module(operator)
-    made = nvcc.compiled(on_host.nvcc_of(solution), solution.library.folder / "kernel.cu")
-    kernels = [(kernel.name, kernel.spilled, kernel.registers) for kernel in made.kernels]
+    made = nvcc.kernels_of(on_host.nvcc_of(solution), solution.library.folder / "kernel.cu")
+    kernels = [(kernel.name, kernel.spilled, kernel.registers) for kernel in made]
     assert len(kernels) >= len(HEAD_DIMS)
     for name, spilled, registers in kernels:
         size = int(re.search(r"AttentionShapeILi(\d+)E", name).group(1))
@@ -82,15 +82,14 @@ def planning():
 
 
 def test_python_and_cuda_have_the_same_tiles():
-    """Kernels of planning.py and of kernel.cu: head size -> (keys, warpgroups) of the wide and of the split one."""
+    """Kernels of planning.py and of attention_shape.cuh: head size -> (keys, rows) of the wide and of the split one."""
     for operator in OPERATORS:
-        text = (module(operator).library.folder / "kernel.cu").read_text()
-        found = re.findall(r"(?:Paged|Full)<(\d+), (\d+), (\d), \d, (true|false)>", text)
-        for split, table in ((False, planning().WIDE), (True, planning().SPLIT)):
+        text = (module(operator).library.folder / "attention_shape.cuh").read_text()
+        for split, name, table in ((False, "WIDE", planning().WIDE), (True, "SPLIT", planning().SPLIT)):
+            (forms,) = re.findall(rf"{name}_FORMS\[\] = (.*?);", text, re.DOTALL)
             tiles = {
                 int(size): (int(keys), 64 * (1 if split else int(groups)))
-                for size, keys, groups, kind in found
-                if (kind == "true") is split
+                for size, keys, groups in re.findall(r"\{(\d+), (\d+), (\d), \d\}", forms)
             }
             assert tiles == {size: (kernel.keys, kernel.rows) for size, kernel in table.items()}
 
@@ -140,7 +139,8 @@ def test_the_longest_tiles_of_a_short_prefill_are_cut_in_two():
 
 
 def test_batches_are_put_in_order_where_it_pays():
-    """Of uncut tiles, not of few rows, not of more sequences than a CTA sorts while their longest tile is computed."""
+    """With uncut tiles, not with few rows, not with more sequences than a CTA sorts while their longest tile is
+    computed."""
     assert planning().plan(4096, 256, 1024, 4096, 16, 1, 128, True, 132).sorted == 1
     assert planning().plan(2048, 16, 128, 4096, 16, 1, 256, True, 132).sorted == 1
     for sizes in [
@@ -204,7 +204,7 @@ def test_what_the_host_says_to_divide_by(tmp_path):
 
 
 def run_case(operator, case):
-    """(inputs, outputs) of the solution on the GPU; what it keeps between calls must be zeros again."""
+    """(inputs, outputs) of the solution on the GPU; its memory between calls must be zeros again."""
     solution = module(operator)
     inputs, outputs = inputs_of(operator, case, "cuda"), outputs_of(operator, case, "cuda")
     solution.run(*inputs.values(), *outputs.values())
@@ -249,8 +249,8 @@ CUTS = [(0, 1), (0, 2), (0, 3), (1, 1), (1, 2), (1, 3)]
 
 
 def forced(monkeypatch_plan, solution, split, chunks):
-    """Every call of the solution takes this kernel and cuts every tile, or the first half of them in two, whatever its
-    sizes would choose."""
+    """Every call of the solution takes this kernel and cuts every tile, or the first half of them in two, at any
+    size."""
 
     def plan(*sizes):
         works = solution.planning.Call(*sizes).works()
@@ -264,7 +264,7 @@ def forced(monkeypatch_plan, solution, split, chunks):
 
 
 def run_cut(head_dim, split, chunks, monkeypatch_plan=setattr, run=None):
-    """A ragged batch and a single sequence of each operator, with one kernel and so many chunks."""
+    """A ragged batch and a single sequence of each operator, with one kernel and a given number of chunks."""
     run = run or run_case
     scale = {"head_dim": head_dim, "sm_scale": head_dim**-0.5}
     for operator in OPERATORS:

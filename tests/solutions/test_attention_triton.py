@@ -14,6 +14,7 @@ import torch
 import triton
 from aot import compile_kernel
 from interpreted import compiled
+from on_host import recalled_for, share_of
 from rowwise_cases import CATALOG, case_of, inputs_of, meta_arguments, outputs_of, reference
 
 from kernelderby.measure.judge.correctness import judge
@@ -69,7 +70,7 @@ def test_every_small_variant(name, place):
 def test_every_candidate(name):
     case = case_of(name)
     inputs = inputs_of(name, case)
-    assert status(name, inputs, case, module(name).candidates(*inputs.values())) is Status.PASSED
+    assert status(name, inputs, case, share_of(module(name).candidates(*inputs.values()))) is Status.PASSED
 
 
 @pytest.mark.interpreted
@@ -88,6 +89,7 @@ def test_every_candidate(name):
         ("attention_forward", "output1 * factor[:, None])\n", "output1)\n"),
     ],
 )
+@recalled_for(*(f"derby_{name}_triton" for name in NAMES), compiler=triton.__version__)
 def test_mutants_fail(name, old, new):
     case = case_of(name, **({"num_tokens": 100, "max_seqlen": 60} if name == "attention_forward" else {}))
     inputs = inputs_of(name, case)
@@ -192,6 +194,7 @@ def launches(name, place, monkeypatch, choose):
 @compiled
 @pytest.mark.parametrize("name, place", SHAPES, ids=str)
 @pytest.mark.parametrize("target", ["sm_90", "sm_100"])
+@recalled_for(*(f"derby_{name}_triton" for name in NAMES), compiler=triton.__version__)
 def test_the_first_choice_compiles(name, place, target, monkeypatch):
     for kernel, signature, constants, options in launches(name, place, monkeypatch, lambda found: found[:1]):
         binary = compile_kernel(kernel, signature, constants, target, **options)
@@ -226,6 +229,7 @@ def disassembled(cubin):
 
 @compiled
 @pytest.mark.parametrize("name, place", [("unified_attention", 5), ("attention_forward", 18), ("attention_forward", 9)])
+@recalled_for(*(f"derby_{name}_triton" for name in NAMES), compiler=triton.__version__)
 def test_descriptors_are_assembled_right(name, place, monkeypatch):
     """The first two choices as they are launched; with the assembler of Triton 3.6 and 3.7, tiles of 64 are not."""
     for kernel, signature, constants, options in launches(name, place, monkeypatch, lambda found: found[:2]):

@@ -1,4 +1,4 @@
-"""Norms in CUDA, a block a row (common/rows.cuh), on the CPU (on_host.py): sizes, what is not a number; and mutants."""
+"""Norms in CUDA, a block a row (common/rows.cuh), on the CPU (on_host.py): sizes, NaN and infinities; and mutants."""
 
 import functools
 import math

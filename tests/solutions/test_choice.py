@@ -1,4 +1,4 @@
-"""common/choice.py: what a call uses at keys of a table, near them and far from them, on the tables as they are."""
+"""common/choice.py: the choice at keys of a table, near them and far from them, on the tables as they are."""
 
 import math
 import random
@@ -43,7 +43,7 @@ def test_without_a_measurement_the_model_decides_and_of_equals_the_first():
     assert best("t<=8", {}, [0.2, 0.1]) == B
     assert best("t<=8", {}, [0.1, 0.1]) == A
     assert best("t<=8", {"h<=8": (1.0, 0.0)}, [0.1, 0.1]) == A  # another operator's key
-    assert best("t<=8", {}, [0.3, 0.2, None]) == B  # what the model does not know is behind
+    assert best("t<=8", {}, [0.3, 0.2, None]) == B  # configurations unknown to the model come last
     assert best("t<=8", {}, [None, None]) == A
 
 
@@ -206,7 +206,7 @@ def test_any_shape_gets_a_configuration_that_takes_it_whatever_came_first(operat
 
 @pytest.mark.parametrize("operator", ["fused_add_rms_norm", "l2_norm", "layer_norm"])
 def test_a_cuda_kernel_is_taken_near_keys_that_found_it(operator, h200):
-    """Of a width that it is compiled for, where only the key of twice as many rows names it."""
+    """At a width for which it is compiled, where only the key of twice as many rows names it."""
     one, _ = h200(operator)
     key, config = next((key, found) for key, found in one.tuned.FOUND[GPU]["table"].items() if "threads" in found)
     width, bound = (int(part.strip("ht<=")) for part in key.split())

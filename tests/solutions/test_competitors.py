@@ -16,6 +16,7 @@ import fakes
 import pytest
 import torch
 from moe_cases import AUTHORS, CASES, FP8_AND_BF16, NAME, check, definition, folder, make_inputs, solution
+from on_host import diagonal
 
 from kernelderby.catalog import Catalog
 from kernelderby.measure.judge.cases import small_cases
@@ -27,7 +28,7 @@ from kernelderby.rows.measurement import Status
 
 
 @pytest.mark.parametrize("name", AUTHORS)
-def test_files_agree(name):
+def test_path_and_files_name_the_same_solution(name):
     declared = tomllib.loads((folder(name) / "solution.toml").read_text())
     assert (declared["name"], declared["author"], declared["definition"]) == (name, AUTHORS[name], NAME)
     assert declared["entry_point"] == "main.py::run" and declared["destination_passing_style"]
@@ -96,7 +97,7 @@ def test_every_kernel_name_has_its_stages(name):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_baseline(case):
+def test_the_baseline_agrees_with_the_definition(case):
     check("moe_baseline", CASES[case](), rtol=0.03, atol=0.03)
 
 
@@ -147,8 +148,7 @@ def test_triton_fused_v2_around_fakes(case, ready):
 
 
 @pytest.mark.interpreted
-@pytest.mark.parametrize("masked_limit", [1024, 0], ids=["masked", "contiguous"])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case, masked_limit", diagonal([*CASES], [1024, 0]))
 def test_deepgemm_grouped_around_fakes(case, masked_limit, ready, monkeypatch):
     module = ready("deepgemm_grouped")
     monkeypatch.setattr(module, "MASKED_LIMIT", masked_limit)
@@ -167,8 +167,7 @@ def test_deepgemm_grouped_with_more_rows_than_a_tile(masked_limit, ready, monkey
 
 
 @pytest.mark.interpreted
-@pytest.mark.parametrize("prepared", [True, False], ids=["setup", "without"])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case, prepared", diagonal([*CASES], [True, False]))
 def test_hpc_ops_moe_around_fakes(case, prepared, ready):
     module, inputs = ready("hpc_ops_moe"), CASES[case]()
     constants = {name: value for name, value in inputs.items() if name.startswith("gemm") or name == "routing_bias"}
@@ -183,8 +182,7 @@ def test_hpc_ops_moe_says_what_it_needs():
 
 
 @pytest.mark.interpreted
-@pytest.mark.parametrize("capability", [(9, 0), (10, 0)])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case, capability", diagonal([*CASES], [(9, 0), (10, 0)]))
 def test_flashinfer_around_fakes(case, capability, ready, monkeypatch):
     module = ready("flashinfer_moe")
     monkeypatch.setattr(module, "has_sm100", lambda device: capability >= (10, 0))

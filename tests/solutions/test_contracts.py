@@ -1,4 +1,4 @@
-"""common/contract.py: what it refuses, in one line each; and that each solution's contract is its definition's."""
+"""common/contract.py: its refusals, in one line each; and that each solution's contract is its definition's."""
 
 import inspect
 import re
@@ -74,7 +74,7 @@ def test_what_is_refused(check, known, name, change, told):
     assert str(caught.value) == f"derby_toy: {told}"
 
 
-def test_what_passes(check):
+def test_right_tensors_pass_and_their_shapes_are_remembered(check):
     for rows, columns in ((3, 24), (3, 24), (0, 24), (5, 8), (0, 0)):
         check(*tensors(rows, columns).values())
     assert len(check.known) == 4
@@ -113,7 +113,7 @@ def test_an_output_in_an_input_has_its_own_guard(check):
         check(*other.values())
 
 
-def test_multiples(check):
+def test_a_size_may_have_to_be_a_multiple_of_another(check):
     contract = sys.modules[type(check).__module__]
     heads = contract.Contract("derby_toy", where=("heads a multiple of groups",), q="float32 heads", k="float32 groups")
     for many, few in ((6, 3), (0, 3), (0, 0)):

@@ -12,9 +12,10 @@ from pathlib import Path
 import nvcc
 import pytest
 import torch
+import triton
 from aot import compile_kernel
 from interpreted import compiled
-from on_host import FAST, HEADERS, nvcc_of, share_of, shared_library
+from on_host import FAST, nvcc_of, recalled_for, share_of, shared_library
 from rowwise_cases import CATALOG, case_of, inputs_of, meta_arguments, outputs_of, reference
 
 from kernelderby.measure.judge.cases import case_of_workload, small_cases
@@ -81,7 +82,7 @@ def test_triton_at_odd_sizes(operator):
     for number, case in enumerate(cases_of(operator)):
         inputs = spoil(operator, inputs_of(operator, case))
         choices = solution.candidates(*inputs.values())
-        for config in choices[::5] if number == 0 else choices[:1]:
+        for config in share_of(choices[::5]) if number == 0 else choices[:1]:
             assert found(operator, solution, config, inputs, case)[0] is Status.PASSED, (case.label, config)
 
 
@@ -105,6 +106,7 @@ MUTANTS = {
 
 @pytest.mark.interpreted
 @pytest.mark.parametrize("operator", OPERATORS)
+@recalled_for(*(f"derby_{operator}_triton" for operator in OPERATORS), compiler=triton.__version__)
 def test_triton_mutants_fail(operator):
     common = [
         ("tl.where(their_most == float", "tl.where(their_most != float"),
@@ -131,6 +133,7 @@ TYPES = {torch.bfloat16: "*bf16", torch.int32: "*i32", torch.float32: "*fp32"}
 @compiled
 @pytest.mark.parametrize("target", ["sm_90", "sm_100"])
 @pytest.mark.parametrize("operator", OPERATORS)
+@recalled_for(*(f"derby_{operator}_triton" for operator in OPERATORS), compiler=triton.__version__)
 def test_triton_compiles_without_spills(operator, target, monkeypatch):
     """The first choice of the smallest and the largest workload, as run_with() launches it."""
     solution, launches = module(operator, "triton"), []
@@ -168,31 +171,47 @@ SPILLED = {  # bytes: of 64 query heads of 512 sums each; of a page of 256 value
 @pytest.mark.parametrize("operator, architecture", [(PAGED, "90a"), (LATENT, "90a"), (LATENT, "100a")])
 def test_cuda_compiles(operator, architecture):
     solution = module(operator, "sm90")
-    kernels = nvcc.compiled(nvcc_of(solution), solution.library.folder / "kernel.cu", architecture).kernels
+    kernels = nvcc.kernels_of(nvcc_of(solution), solution.library.folder / "kernel.cu", architecture)
     assert kernels and all(f"derby_{operator}" in kernel.name for kernel in kernels)
     for kernel in kernels:
         allowed = next((most for part, most in SPILLED.items() if re.search(part, kernel.name)), 0)
         assert kernel.spilled <= allowed, kernel.name
 
 
+@compiled
+def test_cuda_of_stretches_compiles():
+    solution = module(PAGED, "sm90")
+    kernels = nvcc.kernels_of(nvcc_of(solution), solution.library.folder / "long.cu")
+    assert [kernel.spilled for kernel in kernels] == [0] * 5
+
+
 @functools.cache
 def on_cpu(operator, *edits):
-    """derby_<operator>_sm90 whose kernel was compiled by g++, where it finds the CPU's decode_mma.cuh."""
+    """derby_<operator>_sm90 with its kernel compiled by g++ and the CPU's decode_mma.cuh."""
     solution = module(operator, "sm90", ("import importlib\n", "import importlib  # on the CPU\n"), *edits)
-    with tempfile.TemporaryDirectory() as folder:  # without those of its files that the CPU has its own of
-        names = [name for name in solution.library.sources if name not in ("decode_mma.cuh", "decode_loads.cuh")]
-        source, *headers = (Path(shutil.copy(solution.library.folder / name, folder)) for name in names)
-        how = FAST if edits else ("-O1",)
-        loads = HEADERS / "decode_loads.cuh"
-        made = shared_library(source, *how, header="decode_mma.cuh", beside=[*headers, loads])
-        function = solution.library.load(made)
+    for name in ("library", "long_library") if operator == PAGED else ("library",):
+        setattr(solution, name, functions_on_cpu(getattr(solution, name), bool(edits)))
+    if operator == PAGED:
+        solution.processors = lambda device: 5
+    return solution
+
+
+def functions_on_cpu(library, edited):
+    """A CudaLibrary's function for CPU tensors, compiled when it is first called."""
+
+    @functools.cache
+    def function():
+        with tempfile.TemporaryDirectory() as folder:  # without those of its files that the CPU has its own of
+            names = [name for name in library.sources if name != "decode_mma.cuh"]
+            source, *headers = (Path(shutil.copy(library.folder / name, folder)) for name in names)
+            how = FAST if edited else ("-O1",)
+            return library.load(shared_library(source, *how, header="decode_mma.cuh", beside=headers))
 
     def call(device, *arguments):
         addresses = [value.data_ptr() if isinstance(value, torch.Tensor) else value for value in arguments]
-        assert function(*addresses, None) == 0, "cudaErrorInvalidValue"
+        assert function()(*addresses, None) == 0, "cudaErrorInvalidValue"
 
-    solution.library = call
-    return solution
+    return call
 
 
 @compiled
@@ -206,9 +225,54 @@ def test_cuda_at_odd_sizes(operator, order, monkeypatch):
         inputs = spoil(operator, inputs_of(operator, case))
         choices = solution.candidates(*inputs.values())
         if case.sizes.get("num_heads", 0) > 64:
-            choices = [{"groups": 8, "tokens": 32, "splits": 2}]  # whose blocks write over what others still read
+            choices = [{"groups": 8, "tokens": 32, "splits": 2}]  # blocks write over data that others still read
         for config in choices[:4] if number == 0 else choices[:1]:
             assert found(operator, solution, config, inputs, case)[0] is Status.PASSED, (case.label, config)
+
+
+STRETCHES = [
+    {"head_dim": 64, "num_query_heads": 16, "num_kv_heads": 4},
+    {"head_dim": 128, "num_query_heads": 5, "num_kv_heads": 1},
+    {"head_dim": 128, "num_query_heads": 32, "num_kv_heads": 2},  # of 16 rows
+    {"head_dim": 256, "num_query_heads": 16, "num_kv_heads": 2},
+]
+
+
+@compiled
+def test_stretches_of_all_pages():
+    """Ragged, with an empty sequence and one of a token, on 5 multiprocessors; counters are left at zero."""
+    solution, sizes = on_cpu(PAGED), {"num_seqs": 5, "num_blocks": 40, "max_blocks_per_seq": 14, "max_context_len": 214}
+    for changes in STRETCHES:
+        case = case_of(PAGED, **sizes, **changes)
+        inputs = inputs_of(PAGED, case)
+        inputs["context_lens"].copy_(torch.tensor([214, 0, 1, 160, 33]))
+        for together in {1, changes["num_kv_heads"]}:
+            assert found(PAGED, solution, {"together": together}, spoil(PAGED, inputs), case)[0] is Status.PASSED, (
+                changes
+            )
+    assert not next(iter(solution.workspace.kept.values())).tensors[0].any()
+
+
+@pytest.mark.parametrize(
+    "sizes, first",
+    [  # sequences, heads, key heads, head_dim, tokens: the fastest form on an H200, or one within 3 % of it
+        ((32, 5, 1, 128, 2048), "8x4"),  # 16 blocks each would come in two rounds
+        ((1, 16, 4, 128, 4096), "16x4"),
+        ((16, 32, 8, 128, 2048), "1x8"),
+        ((128, 14, 2, 128, 4096), "4x4"),
+        ((32, 12, 1, 128, 2048), "4x4"),
+        ((1, 8, 1, 128, 32768), "long"),
+        ((1, 16, 2, 64, 65536), "long"),
+        ((16, 8, 2, 72, 32768), "16x4"),  # long.cu has no such heads
+        ((4, 32, 8, 128, 128), "4x2"),
+    ],
+)
+def test_which_form_a_call_of_paged_decode_has(sizes, first):
+    sequences, heads, kv_heads, head_dim, tokens = sizes
+    query = torch.empty(sequences, heads, head_dim, device="meta")
+    cache = torch.empty(1, 16, kv_heads, head_dim, device="meta")
+    config = module(PAGED, "sm90").candidates(query, cache, cache, None, None, tokens, 1.0)[0]
+    assert ("long" if "together" in config else f"{config['splits']}x{config['warps']}") == first
 
 
 # Where the mutants are: operator, case, configuration, edits.
@@ -227,7 +291,7 @@ CUDA_MUTANTS = {
         {"splits": 2, "warps": 2, "sliced": 0}, [
             ("left ? s[i][h] * a.scale", "left - 1 ? s[i][h] * a.scale"),
             ("i / 2 * 8 >= left;", "i / 2 * 8 > left;"),
-            ("power_of_two(both[p].x - whole)", "1"),
+            ("exp2_approx(both[p].x - whole)", "1"),
             ("SLICED ? warp : block * W + warp", "warp"),
             ("PAGE * token * 2", "PAGE * token"),
         ]),
@@ -238,11 +302,16 @@ CUDA_MUTANTS = {
             ("(SLICED ? block * S::DIMS : 0) + dim", "dim"),
             ("free) value[k / WORDS]", "false) value[k / WORDS]"),
         ]),
+    "paged long.cu": (
+        PAGED, {"num_seqs": 2, "num_blocks": 14, "max_blocks_per_seq": 9, "max_context_len": 140}, {"together": 1}, [
+            ("ONE_QUERY ? walk.sequence :", "ONE_QUERY ? 0 :"),
+            ("float factor = share(its.x, both.x);", "float factor = 1;"),
+        ]),
     "latent kernel.cu": (
         LATENT, {"batch_size": 2, "cache_len": 150, "max_context_len": 145}, {"groups": 1, "tokens": 16, "splits": 2}, [
             ("token + 1 < length ? both.y", "token + 1 <= length ? both.y"),
             ("sum[n] *= factor;", ""),
-            ("wait_fetched<1>();", ""),
+            ("cp_async_wait_group<1>();", ""),
             ("share(first.x, whole.x)", "1"),
             ("stage ^= 1;", ""),
             ("for (int row = last + warp; row < T;", "for (int row = T; row < T;"),
@@ -251,7 +320,7 @@ CUDA_MUTANTS = {
         LATENT, {"batch_size": 2, "cache_len": 150, "max_context_len": 145}, {"groups": 1, "tokens": 64, "splits": 4}, [
             ("token + 1 < length ? s[i].y", "token + 1 <= length ? s[i].y"),
             ("sum += s[i].x + s[i].y;", "sum += s[i].x;"),
-            ("0 : power_of_two(statistic[b].x - whole.x)", "0 : 1"),
+            ("0 : exp2_approx(statistic[b].x - whole.x)", "0 : 1"),
             ("&= keep, ", "&= ~0u, "),
             ("min(start + row + warp, a.longest - 1)", "min(row + warp, a.longest - 1)"),
         ]),
@@ -260,6 +329,7 @@ CUDA_MUTANTS = {
 
 @compiled
 @pytest.mark.parametrize("where", CUDA_MUTANTS)
+@recalled_for(*(f"derby_{operator}_sm90" for operator in OPERATORS))
 def test_cuda_mutants_fail(where):
     operator, changes, config, edits = CUDA_MUTANTS[where]
     case = case_of(operator, **changes)
@@ -273,7 +343,8 @@ def test_cuda_mutants_fail(where):
 KERNELS = {
     PAGED: [(61, {"splits": 4, "warps": 1, "sliced": 0}), (125, {"splits": 1, "warps": 8, "sliced": 0}),
             (125, {"splits": 8, "warps": 1, "sliced": 0}), (125, {"splits": 2, "warps": 8, "sliced": 1}),
-            (125, {"splits": 2, "warps": 2, "sliced": 0}), (125, {"splits": 1, "warps": 1, "sliced": 0})],
+            (125, {"splits": 2, "warps": 2, "sliced": 0}), (125, {"splits": 1, "warps": 1, "sliced": 0}),
+            (125, {"together": 1})],
     LATENT: [(61, {"groups": 1, "tokens": 64, "splits": 1}), (61, {"groups": 1, "tokens": 32, "splits": 2}),
              (61, {"groups": 1, "tokens": 16, "splits": 2}), (61, {"groups": 2, "tokens": 32, "splits": 1})],
 }  # fmt: skip
@@ -306,7 +377,8 @@ def test_cuda_launches_nothing_without_a_query(operator):
 def test_all_sources_are_named(operator):
     sources = CATALOG.solution(f"derby_{operator}_sm90").sources
     solution = module(operator, "sm90")
-    named = {*solution.library.sources, *(solution.workers.sources if operator == LATENT else [])}
+    other = solution.workers if operator == LATENT else solution.long_library
+    named = {*solution.library.sources, *other.sources}
     assert named == {path for path in sources if path.endswith((".cu", ".cuh"))}
 
 

@@ -2,13 +2,16 @@
 shape compiled for sm_90 and sm_100."""
 
 import dataclasses
+import math
 import sys
 
 import pytest
 import torch
+import triton
 from aot import compile_kernel
 from interpreted import compiled
 from moe_cases import ROOT
+from on_host import recalled_for
 
 from kernelderby.catalog import Catalog
 from kernelderby.measure.judge.cases import small_cases
@@ -78,6 +81,17 @@ def test_the_hardest_system():
     assert solved(UPDATE, {"num_tokens": 70}, (squares, squares.replace("3", "2")), change=one_key) is not Status.PASSED
 
 
+def all_or_nothing(inputs):
+    inputs["a"][::3], inputs["a"][1::3] = math.inf, -math.inf
+
+
+@pytest.mark.interpreted
+def test_decays_of_zero_and_one():
+    assert solved(UPDATE, {"num_tokens": 70}, change=all_or_nothing) is Status.PASSED
+    least = "tl.where(log < -128.0, -128.0, log)"
+    assert solved(UPDATE, {"num_tokens": 70}, (least, "log"), change=all_or_nothing) is not Status.PASSED
+
+
 MUTANTS = [
     (OUTPUT, "token[:, None] >= token[None, :]", "token[:, None] > token[None, :]"),
     (OUTPUT, "tl.dot(q, h) * tl.exp(g)[:, None]", "tl.dot(q, h)"),
@@ -132,6 +146,7 @@ CONSTANTS = {"CHUNK": 64, "KEYS": 128, "COLUMNS": 32, "STAGES": 2, "WIDEN": Fals
 @compiled
 @pytest.mark.parametrize("target", ["sm_90", "sm_100"])
 @pytest.mark.parametrize("name", KERNELS)
+@recalled_for(*(f"derby_{each}_triton" for each in sorted({*KERNELS.values()})), compiler=triton.__version__)
 def test_full_shapes_compile(name, target):
     operator = KERNELS[name]
     solution = CATALOG.solution(f"derby_{operator}_triton")

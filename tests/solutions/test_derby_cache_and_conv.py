@@ -94,6 +94,7 @@ def test_keepers_cover_all_slots_and_scan_little(tokens, slots, row_bytes):
     ],
     ids=lambda edit: edit[0],
 )
+@on_host.recalled_for("derby_reshape_and_cache")
 def test_mutants_of_the_cache_fail(edit, monkeypatch):
     """With the last block first: an old row over a new one shows whichever comes last."""
     monkeypatch.setenv("EMULATED_ORDER", "reversed")
@@ -144,6 +145,7 @@ def test_convolution_in_every_configuration(tokens):
     ],
     ids=lambda edit: edit[1],
 )
+@on_host.recalled_for("derby_causal_conv1d")
 def test_mutants_of_the_convolution_fail(edit):
     config = {"channels": 4, "rows": 4, "threads": 32}
     assert convolved(9, 24, config, edit) is not Status.PASSED

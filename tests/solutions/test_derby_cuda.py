@@ -1,4 +1,4 @@
-"""What the CUDA solutions of the small race have in common: they compile, spill nothing, and say what is missing."""
+"""Common to the CUDA solutions of the small race: they compile, spill nothing, and name what is missing."""
 
 import re
 

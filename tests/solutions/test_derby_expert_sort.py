@@ -77,6 +77,7 @@ def test_blocks_that_fit_exactly():
     ],
     ids=lambda edit: edit[1],
 )
+@on_host.recalled_for(*(f"derby_{operator}" for operator in OPERATORS))
 def test_mutants_fail(edit):
     routing = routings()["drawn"]
     assert any(status("moe_align_block_size", routing, config, edit) is not Status.PASSED for config in CONFIGS)

@@ -245,7 +245,7 @@ assert out.isfinite().all()
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("seq_len", [8, 20])  # on either side of what the first GEMM routes for itself
+@pytest.mark.parametrize("seq_len", [8, 20])  # on either side of the limit up to which the first GEMM routes for itself
 @pytest.mark.parametrize("tool, flags", [("memcheck", ""), ("racecheck", "-DDERBY_RACECHECK")])
 def test_under_compute_sanitizer(module, weights, tmp_path, seq_len, tool, flags):
     """Racecheck with a build of its own, see common.cuh."""

@@ -113,6 +113,7 @@ def test_rotation_in_cuda_of_heads_that_lie_anywhere():
      ("if (first + i >= h.rotated) continue;", ""), ("whole & 2 ? -s : s", "s"),
      ("fma(series, z, 1.0 / 6.0)", "series * z")],
 )  # fmt: skip
+@on_host.recalled_for("derby_fused_qkv_rope")
 def test_mutants_of_rotation_in_cuda_fail(edit):
     case = case_of("fused_qkv_rope", num_tokens=9, num_heads=6, num_q_heads=3, num_kv_heads=1)
     for edits in ((), (edit,)):
@@ -150,6 +151,7 @@ def test_heads_of_128_in_cuda(tokens, q_heads, kv_heads, time, height, heads, th
      ("b0 * c[0] + a0 * s[0]", "b0 * c[0] - a0 * s[0]"),
      ("(column >= h.time + h.height)", "(column > h.time + h.height)")],
 )  # fmt: skip
+@on_host.recalled_for("derby_mrope")
 def test_mutants_of_the_cuda_kernel_fail(edit):
     case = case_of("mrope", num_tokens=5, num_q_heads=7, num_kv_heads=3, section_time=16, section_height=24,
                    section_width=24)  # fmt: skip

@@ -132,6 +132,7 @@ CROWDED = torch.cat([torch.zeros(1, 1696), torch.ones(1, 148), torch.zeros(1, 20
     ],
     ids=["ties filtered", "NaN of both signs apart", "NaN not listed", "one too few", "list cut off", "own list only"],
 )
+@on_host.recalled_for("derby_topk_filter")
 def test_mutants_fail(edit, logits, top_k, config):
     assert agrees(on_host.emulated(OPERATOR), logits, top_k, config)
     assert not agrees(on_host.emulated(OPERATOR, edit, *only(config)), logits, top_k, config)

@@ -5,9 +5,11 @@ import sys
 
 import pytest
 import torch
+import triton
 from aot import compile_kernel
 from interpreted import compiled
 from moe_cases import ROOT
+from on_host import recalled_for
 from test_triton_compact_compiles import resources
 from triton.tools.tensor_descriptor import TensorDescriptor
 
@@ -31,7 +33,7 @@ def module_of(operator):
 
 
 def judged(operator, config, variant, change=None):
-    """The verdict on one small case; change(inputs) spoils what the solution gets."""
+    """The verdict on one small case; change(inputs) spoils the solution's inputs."""
     definition, module = CATALOG.definition(operator), module_of(operator)
     source = load_definition_module(definition)
     (case,) = small_cases(definition, {**source.SMALL_AXES, "num_tokens": 40}, [variant], 1)
@@ -126,11 +128,13 @@ def triton_type(value):
 @pytest.mark.parametrize("operator", OPERATORS)
 @pytest.mark.parametrize("tokens", [1, 300, 8192])
 @pytest.mark.parametrize("target, tensor_core", [("sm_90", "wgmma.mma_async"), ("sm_100", "tcgen05.mma")])
+@recalled_for(*(f"derby_{each}_triton" for each in OPERATORS), compiler=triton.__version__)
 def test_every_kernel_compiles(monkeypatch, operator, tokens, target, tensor_core):
     """The GEMMs on the tensor cores, fed by TMA; on sm_90 without a register spilled."""
     module, seen = module_of(operator), []
-    monkeypatch.setattr(module.experts_triton, "launch", lambda calls, compiled_for, stream: seen.extend(calls))
-    module.experts_triton.workspace.cache_clear()
+    kernels = module.experts_triton_choice.experts_triton
+    monkeypatch.setattr(kernels, "launch", lambda calls, compiled_for, stream: seen.extend(calls))
+    kernels.workspace.cache_clear()
     arguments = full_size(operator, tokens)
     module.run_with(module.candidates(*arguments[:-1])[0], *arguments)
     assert len(seen) == 5

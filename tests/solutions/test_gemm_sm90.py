@@ -21,6 +21,7 @@ import nvcc
 import on_host
 import pytest
 import torch
+import triton
 from aot import compile_kernel
 from interpreted import compiled
 from rowwise_cases import CATALOG, case_of, inputs_of, meta_arguments, outputs_of, reference
@@ -84,14 +85,20 @@ OF_THE_HOST = ("-std=c++17", "-gencode=arch=compute_90a,code=compute_90a", "-Xci
 
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_it_compiles(operator, tmp_path):
-    made = nvcc.compiled(on_host.nvcc_of(sm90(operator)), written(operator, tmp_path) / "kernel.cu")
-    assert [kernel.spilled for kernel in made.kernels] == [0] * len(VARIANTS[operator])
-    cuobjdump = shutil.which("cuobjdump") or next(
-        iter(Path(sys.modules["triton"].__file__).parent.glob("backends/nvidia/bin/cuobjdump")), None
-    )
-    sass = subprocess.run([cuobjdump, "--dump-sass", made.path], capture_output=True, text=True).stdout
-    assert "QGMMA.64x128x32" in sass
-    assert "UTMALDG.2D.MULTICAST" in sass and "UTMASTG" in sass
+    compiler, source = on_host.nvcc_of(sm90(operator)), written(operator, tmp_path) / "kernel.cu"
+
+    def spills_and_instructions():
+        made = nvcc.compiled(compiler, source)
+        cuobjdump = shutil.which("cuobjdump") or next(
+            iter(Path(sys.modules["triton"].__file__).parent.glob("backends/nvidia/bin/cuobjdump")), None
+        )
+        sass = subprocess.run([cuobjdump, "--dump-sass", made.path], capture_output=True, text=True).stdout
+        return [kernel.spilled for kernel in made.kernels], sorted(set(re.findall(r"\b[A-Z][A-Z0-9]+\.[\w.]+", sass)))
+
+    spilled, instructions = nvcc.recalled([nvcc.release(compiler), nvcc.tokens(source)], spills_and_instructions)
+    assert spilled == [0] * len(VARIANTS[operator])
+    for wanted in ("QGMMA.64x128x32", "UTMALDG.2D.MULTICAST", "UTMASTG"):
+        assert any(each.startswith(wanted) for each in instructions), wanted
 
 
 COVERAGE = """
@@ -219,19 +226,20 @@ FEW_MUTANTS = [
 
 
 @pytest.mark.parametrize("edit", FEW_MUTANTS, ids=["no wait", "no barrier", "another row's scale"])
+@on_host.recalled_for("derby_block_scaled_mm_sm90")
 def test_mutants_of_few_rows_fail(edit, tmp_path):
     function = few_on_cpu("block_scaled_mm", tmp_path, edit)
     assert any(wrong_of_few("block_scaled_mm", function, 2, 70, 128, 768, order) for order in ("", "reversed"))
 
 
 def test_few_rows_compile(tmp_path):
-    made = nvcc.compiled(on_host.nvcc_of(sm90("block_scaled_mm")), written("block_scaled_mm", tmp_path) / "few.cu")
-    assert [kernel.spilled for kernel in made.kernels] == [0]
+    kernels = nvcc.kernels_of(on_host.nvcc_of(sm90("block_scaled_mm")), written("block_scaled_mm", tmp_path) / "few.cu")
+    assert [kernel.spilled for kernel in kernels] == [0]
 
 
 @pytest.mark.parametrize("multiprocessors", [2, 108, 132])
 def test_the_choice_is_a_form_that_exists(multiprocessors):
-    """Of any size, on any GPU; few rows share the k blocks, many do not."""
+    """At any size, on any GPU; few rows share the k blocks, many do not."""
     choice = sm90("block_scaled_mm").choice
     for m in (1, 9, 64, 65, 500, 16384):
         for n, k in ((128, 128), (1024, 7168), (24576, 1536), (7168, 18432), (512, 40960)):
@@ -260,6 +268,7 @@ TYPES = {torch.float8_e4m3fn: "fp8e4nv", torch.bfloat16: "bf16", torch.float32: 
 @compiled
 @pytest.mark.parametrize("target", ["sm_90", "sm_100"])
 @pytest.mark.parametrize("operator", TRITON)
+@on_host.recalled_for(*(f"derby_{operator}_triton" for operator in TRITON), compiler=triton.__version__)
 def test_triton_compiles(operator, target, monkeypatch):
     """The first choice of the smallest and of the largest workload: operands by TMA, products on the tensor cores."""
     solution, kernel = triton_solution(operator), f"derby_{operator.removesuffix('_bf16')}_triton"
@@ -403,7 +412,7 @@ EVERY_LANE = [
 
 
 def every_form(operator, tool):
-    """What the sanitizer looks at: every form at two odd sizes, of block_scaled_mm's without clusters for racecheck."""
+    """The sanitizer's cases: every form at two odd sizes; block_scaled_mm's without clusters for racecheck."""
     solution = sm90(operator, *ALONE + EVERY_LANE if tool == "racecheck" and operator in FORMS else ())
     for variant in VARIANTS[operator]:
         for sizes in ODD[operator][3:5]:

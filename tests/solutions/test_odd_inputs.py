@@ -7,6 +7,7 @@ in Triton's interpreter, and on the CPU for the CUDA kernels that g++ compiles. 
 KERNELDERBY_TESTS_ODD=all takes every one, in some minutes.
 """
 
+import dataclasses
 import functools
 import math
 import os
@@ -75,7 +76,7 @@ def shifted(tensor):
 
 
 def forbidden(definition, tensors):
-    """(what is changed, arguments, names of which one must be told)."""
+    """(the change, arguments, names of which one must be in the message)."""
     specs = specs_of(definition)
     named = [name for name, spec in specs.items() if spec.shape is not None]
     for name in named:
@@ -125,7 +126,7 @@ def test_what_a_definition_forbids_is_one_line(name):
 
 @pytest.mark.parametrize("name", SOLUTIONS)
 def test_addresses_that_are_refused_are_refused_of_every_tensor(name):
-    """Where a contract asks for aligned addresses; the others must take any, which test_odd_shapes looks at."""
+    """Where a contract asks for aligned addresses; the others must take any (tested by the odd shapes)."""
     module, definition = loaded(name)
     tensors = arguments(definition, *usual(definition))
     if not module.check.mask:
@@ -155,12 +156,14 @@ def odd_cases(definition):
 
 
 def of_reference(definition, case):
-    """The inputs of a case; None where it is none of the operator."""
+    """The inputs of a case; None where the operator does not have it."""
     try:
         inputs = inputs_of(definition.name, case)
         reference(definition.name).run(**inputs)
     except Exception:  # sizes that only generate_inputs or the reference could tell to disagree
         return None
+    if "cache_len" in case.sizes and bool((inputs["context_lens"] > case.sizes["cache_len"]).any()):
+        return None  # contexts longer than their caches
     for name in {"cu_seqlens", "cu_seqlens_q"} & {*inputs}:  # more sequences than tokens, say
         starts = inputs[name]
         if bool((starts.diff() < 0).any()) or int(starts[-1]) != case.sizes["num_tokens"]:
@@ -177,8 +180,8 @@ def wanting_gradients(tensors):
 
 
 def told_of(name, run, definition, case, inputs, move):
-    """Empty where a call is right; `move`: its tensors lie at odd addresses. All of them want gradients, which no
-    solution's call takes part in."""
+    """The complaints about a call, empty if it is right; `move`: its tensors lie at odd addresses. All want
+    gradients; no solution's call takes part in them."""
     outputs = outputs_of(definition.name, case)
     if move:
         inputs = {key: shifted(value) if isinstance(value, torch.Tensor) else value for key, value in inputs.items()}
@@ -227,7 +230,7 @@ TRITON = [name for name in SOLUTIONS if CATALOG.solution(name).requires.cpu and 
 
 @pytest.mark.interpreted
 @pytest.mark.parametrize("name", TRITON)
-def test_odd_shapes(name):
+def test_odd_shapes_are_right_and_forbidden_ones_refused(name):
     module, definition = loaded(name)
     assert not problems(name, module.run, definition)
 
@@ -237,3 +240,32 @@ def test_odd_shapes(name):
 def test_odd_shapes_in_cuda(operator):
     module, definition = on_host.emulated(operator), CATALOG.definition(operator)
     assert not problems(f"derby_{operator}", module.run, definition)
+
+
+CUDA = [
+    name
+    for name, solution in sorted(CATALOG.solutions.items())
+    if name in SOLUTIONS and not solution.requires.cpu and not SLOW.search(solution.definition)
+]
+# A line of the solution itself, or of what would have launched: a library, torch without CUDA, Triton without a driver.
+ENDED = r"ValueError: {}: .+|.*(\bcpu\b|compiled with CUDA|active drivers).*"
+
+
+@pytest.mark.parametrize("name", CUDA)
+def test_the_host_takes_sizes_of_0_and_1(name):
+    """The code that chooses and plans a CUDA kernel reaches its launch, on a machine without a GPU too."""
+    module, definition = loaded(name)
+    consts = {axis: size for axis, size in definition.axes.items() if size is not None}
+    wrong, done = [], 0
+    for case in odd_cases(definition):
+        case = dataclasses.replace(case, sizes={**case.sizes, **consts})
+        if not re.fullmatch(r"\w+=[01]", case.label) or (inputs := of_reference(definition, case)) is None:
+            continue
+        done += 1
+        try:
+            module.run(*inputs.values(), *outputs_of(definition.name, case).values())
+        except Exception as error:
+            told = f"{type(error).__name__}: {error}"
+            if not re.fullmatch(ENDED.format(name), told):
+                wrong.append(f"{case.label}: {told}")
+    assert done and not wrong, "\n".join(wrong)

@@ -5,6 +5,7 @@ schemas and give the operator (stand-ins: library_ops.py), both with outputs of 
 checked at hot workloads.
 """
 
+import contextlib
 import importlib.util
 import inspect
 import sys
@@ -40,6 +41,7 @@ MODULE_OF = {
     "torch": None,
     "liger": "liger_kernel",
     "cudnn": "cudnn",
+    "sglang": "sglang",
 }
 OPERATORS = {
     "rms_norm",
@@ -97,10 +99,10 @@ def loaded(name):
 
 
 @pytest.mark.parametrize("name", RIVALS)
-def test_files_agree(name):
+def test_path_files_and_parameters_agree(name):
     solution, definition = RIVALS[name], CATALOG.definition(RIVALS[name].definition)
     author = solution.author.replace("-", "_")
-    assert name in (f"{author}_{solution.definition}", f"{author}_triton_{solution.definition}")
+    assert name.removesuffix("_tuned") in (f"{author}_{solution.definition}", f"{author}_triton_{solution.definition}")
     outputs = definition.outputs if solution.destination_passing_style else ()
     parameters = inspect.signature(loaded(name)).parameters.values()
     needed = [each.name for each in parameters if each.default is each.empty and each.kind != each.VAR_KEYWORD]
@@ -135,7 +137,7 @@ def test_a_missing_library_raises_at_once(name, monkeypatch):
 
 
 def test_vllm_without_the_file_names_it(tmp_path, monkeypatch):
-    """A folder called vllm that lacks the library, as another part of it alone would leave."""
+    """A folder called vllm without the library, as a partial installation would leave it."""
     (tmp_path / "vllm").mkdir()
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "vllm", raising=False)
@@ -222,6 +224,126 @@ def test_calls_fit_the_schemas(name, memory, stand_ins, monkeypatch, tmp_path):
             if torch.is_tensor(value) and not torch.equal(value.view(torch.uint8), before[key].view(torch.uint8))
         ]
         assert memory == "in_place" or not changed
+
+
+def _norm(x, weight, eps):
+    x = x.float()
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * weight.float()
+
+
+def _fused_add(x, residual, weight, eps):
+    total = x.float() + residual.float()
+    residual.copy_(total)
+    x.copy_(_norm(total, weight, eps))
+
+
+def _align(ids, experts, block, places, of_block, used, first_place, fill, *, pad_expert_ids):
+    assert fill and pad_expert_ids and first_place.shape == (experts + 1,)
+    slots = types.SimpleNamespace(shape=(len(of_block), block))
+    reference = load_definition_module(CATALOG.definition("moe_align_block_size")).run
+    for mine, theirs in zip((places.view(-1, block), of_block, used), reference(ids, slots), strict=True):
+        mine.copy_(theirs)
+
+
+def _quantize(x, out, scale):
+    scale.copy_(x.float().abs().amax(-1, keepdim=True).clamp(min=1e-10) / 448)
+    out.copy_((x.float() / scale).clamp(-448, 448).to(out.dtype))
+
+
+def _rotate(query, key, table, positions, *, is_neox):
+    assert is_neox and table.dtype == torch.float32
+    cos, sin = table[positions.long(), None].chunk(2, -1)
+    for heads in (query, key):
+        first, second = heads.float().chunk(2, -1)
+        heads.copy_(torch.cat([first * cos - second * sin, second * cos + first * sin], -1))
+
+
+# FAKES of SGLang's functions, under its signatures, in plain torch.
+FAKE_SGLANG = {
+    "layernorm.norm": {
+        "rmsnorm": lambda x, weight, out, eps: out.copy_(_norm(x, weight, eps)),
+        "fused_add_rmsnorm": _fused_add,
+        "fused_inplace_qknorm": lambda q, k, one, two, eps: (q.copy_(_norm(q, one, eps)), k.copy_(_norm(k, two, eps))),
+    },
+    "activation.activation": {"silu_and_mul": lambda x, out: fakes.fake_silu_and_mul(out, x)},
+    "moe.moe_topk_softmax": {
+        "topk_softmax": lambda weights, ids, logits: [
+            mine.copy_(theirs) for mine, theirs in zip((weights, ids), logits.softmax(-1).topk(8), strict=True)
+        ]
+    },
+    "moe.moe_align": {"moe_align_block_size": _align},
+    "quantization.per_token_quant_fp8": {
+        "per_token_quant_fp8": lambda x, out, scale: _quantize(x, out, scale.unsqueeze(-1))
+    },
+    "quantization.per_token_group_quant": {
+        "per_token_group_quant": lambda x, out, scale, size: _quantize(
+            x.unflatten(1, (-1, size)), out.unflatten(1, (-1, size)), scale.unsqueeze(-1)
+        )
+    },
+    "attention.rope": {"apply_rope_inplace": _rotate},
+    "mamba.causal_conv1d": {"causal_conv1d_fwd": library_ops.causal_conv1d_fwd},
+}
+
+
+@pytest.mark.parametrize("name", [name for name in RIVALS if name.startswith("sglang_")])
+def test_calls_of_sglang_give_the_operator(name, monkeypatch):
+    for module, functions in FAKE_SGLANG.items():
+        monkeypatch.setitem(sys.modules, f"sglang.kernels.ops.{module}", types.SimpleNamespace(**functions))
+    function, definition = loaded(name), CATALOG.definition(RIVALS[name].definition)
+    for case in cases_of(name):
+        inputs, outputs = buffers(name, case)
+        before = {key: value.clone() if torch.is_tensor(value) else value for key, value in inputs.items()}
+        function(*inputs.values(), *outputs.values())
+        verdict = judge(definition, load_definition_module(definition), before, outputs)
+        assert verdict.status is Status.PASSED, f"{case.label}: {verdict.message}"
+
+
+@pytest.fixture
+def fake_vllm_experts(monkeypatch):
+    """A FAKE of vLLM's fused_experts: plain torch, and what stood in its configuration's place at each call."""
+    used, now = [], []
+
+    def fused_experts(hidden_states, w1, w2, topk_weights, topk_ids):
+        used.append(now[-1] if now else None)
+        reference = load_definition_module(CATALOG.definition("fused_moe")).run
+        return reference(hidden_states, w1, w2, topk_ids, topk_weights).bfloat16()
+
+    @contextlib.contextmanager
+    def override_config(config):
+        now.append(config)
+        yield
+        now.pop()
+
+    package = types.SimpleNamespace(fused_experts=fused_experts, override_config=override_config)
+    module = types.SimpleNamespace(
+        get_config_file_name=lambda experts, inner, dtype: f"E={experts},N={inner},device_name=FAKE.json",
+        try_get_optimal_moe_config=lambda one, two, top_k, dtype, tokens: {"BLOCK_SIZE_M": 16, "tokens": tokens},
+    )
+    base = "vllm.model_executor.layers.fused_moe"
+    for name, found in ((base, package), (f"{base}.fused_moe", module)):
+        monkeypatch.setitem(sys.modules, name, found)
+    return used
+
+
+def test_tuned_experts_take_the_entry_that_vllm_would(fake_vllm_experts, monkeypatch):
+    """The nearest number of tokens in the table of these experts; else vLLM's own choice."""
+    name = "vllm_triton_fused_moe_tuned"
+    function = loaded(name)
+    own = sys.modules[function.__module__]
+    inputs, outputs = buffers(name, cases_of(name)[-1])
+    tokens, key = len(inputs["hidden_states"]), own.tuning_key(*inputs.values())
+    experts, _, inner = inputs["down_weight"].shape
+    assert key == f"E={experts},N={inner},device_name=FAKE.json {tokens}"
+    first, *others = own.candidates(*inputs.values())
+    assert first == {"BLOCK_SIZE_M": 16, "tokens": tokens} and all({*own.NAMES} == {*each} for each in others)
+    table = {f"{key.split()[0]} {tokens + 3}": {"at": 3}, f"{key.split()[0]} {tokens + 9}": {"at": 9}}
+    for found, used in (({}, None), ({"a GPU": {"date": "", "table": table | {"E=1,N=1.json 1": {}}}}, {"at": 3})):
+        monkeypatch.setattr(own.tuned, "FOUND", found)
+        own.table.cache_clear()
+        function(*inputs.values(), *outputs.values())
+        assert fake_vllm_experts[-1] == used
+        definition = CATALOG.definition("fused_moe")
+        assert judge(definition, load_definition_module(definition), inputs, outputs).status is Status.PASSED
 
 
 @pytest.mark.gpu

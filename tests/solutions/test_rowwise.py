@@ -2,8 +2,10 @@
 
 import functools
 
+import on_host
 import pytest
 import torch
+import triton
 from rowwise_cases import (
     CATALOG,
     OPERATORS,
@@ -22,7 +24,7 @@ from kernelderby.measure.judge.cases import case_of_workload
 from kernelderby.measure.judge.inputs import shape_of
 from kernelderby.rows.measurement import Status
 
-# What the sizes of a definition are called, rows first.
+# The names of a definition's sizes, rows first.
 AXES = {
     "gated_rms_norm": ("num_rows", "hidden_size"),
     "silu_and_mul": ("num_tokens", "intermediate_size"),
@@ -58,8 +60,7 @@ def test_odd_sizes(operator, size):
 
 
 @pytest.mark.interpreted
-@pytest.mark.parametrize("config", CONFIGS)
-@pytest.mark.parametrize("operator", OPERATORS)
+@pytest.mark.parametrize("operator, config", on_host.diagonal(OPERATORS, [*CONFIGS]))
 def test_configurations(operator, config):
     """Rows that fill no tile, columns that fill no part, more tiles than programs, all in several parts."""
     case = sized(operator, 11, 300)
@@ -104,8 +105,9 @@ def test_the_sum_of_rows_in_memory_in_place():
 
 
 @pytest.mark.interpreted
-@pytest.mark.parametrize("columns", [2880, 2881, 36865, 53248])
-@pytest.mark.parametrize("operator", [*REDUCING, "silu_and_mul", "moe_sum_reduce"])
+@pytest.mark.parametrize(
+    "operator, columns", on_host.diagonal([*REDUCING, "silu_and_mul", "moe_sum_reduce"], [2880, 2881, 36865, 53248])
+)
 def test_any_width(operator, columns):
     case = sized(operator, 2, columns)
     found = verdict(operator, module(operator).run, inputs_of(operator, case), case)
@@ -178,7 +180,7 @@ def test_value_heads_pass_bit_by_bit():
     assert torch.equal(outputs["output"].view(torch.int16)[:, behind:], values[:, behind:])
 
 
-# A mutant: the operator, what is changed, and what of it must show: the same inputs that the sound one passes.
+# A mutant: the operator, the change, and where it must show, on the same inputs that the sound one passes.
 EPS = ("+ eps)", "+ 0.0 * eps)")
 MUTANTS = [
     ("rms_norm", EPS),
@@ -218,6 +220,7 @@ MUTANTS = [
 
 @pytest.mark.interpreted
 @pytest.mark.parametrize(("operator", "edit"), MUTANTS, ids=[f"{name}: {old} -> {new}" for name, (old, new) in MUTANTS])
+@on_host.recalled_for(*(f"derby_{operator}" for operator in OPERATORS), compiler=triton.__version__)
 def test_mutants_fail(operator, edit):
     case = sized(operator, 6, 140)
     inputs = spoil(operator, inputs_of(operator, case))
@@ -254,7 +257,7 @@ def test_tiles_that_do_not_follow_rows(size, stream):
 
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_every_workload_has_its_candidates(operator, monkeypatch):
-    """On 132 multiprocessors: 3 to 16 of them, all different, whose tile covers a row and holds no idle warp."""
+    """On 132 multiprocessors: 3 to 16 different ones, whose tile covers a row and has no idle warp."""
     one = module(operator)
     monkeypatch.setattr(one.rowwise, "multiprocessors", lambda tensor: 132)
     lists = {}

@@ -7,8 +7,10 @@ import re
 
 import pytest
 import torch
+import triton
 from aot import compile_kernel
 from interpreted import compiled
+from on_host import recalled_for
 from rowwise_cases import CATALOG, OPERATORS, meta_arguments, module
 from test_triton_compact_compiles import resources
 
@@ -76,6 +78,7 @@ def accesses(ptx):
 @compiled
 @pytest.mark.parametrize("operator", OPERATORS)
 @pytest.mark.parametrize("target", ["sm_90", "sm_100"])
+@recalled_for(*(f"derby_{each}" for each in OPERATORS), compiler=triton.__version__)
 def test_the_largest_workload(target, operator, launched):
     launch = launched(operator, largest(operator), lambda found: found[0])
     binary = launch.compile(target)
@@ -95,7 +98,7 @@ def test_the_largest_workload(target, operator, launched):
 
 
 def input_bytes(operator, launch):
-    """What one program reads, weights left out; all inputs have two bytes a number."""
+    """The bytes that one program reads, weights left out; all inputs have two bytes a number."""
     tile = launch.constants["ROWS"] * launch.constants["CHUNK"]
     tensors = {"silu_and_mul": 2, "moe_sum_reduce": 8}.get(operator)
     if tensors:
@@ -106,6 +109,7 @@ def input_bytes(operator, launch):
 
 @compiled
 @pytest.mark.parametrize("columns", [768, 1536, 2048, 2560])
+@recalled_for(*(f"derby_{each}" for each in OPERATORS), compiler=triton.__version__)
 def test_tiles_that_do_not_follow_rows(columns, launched):
     """The reads are vectors although a tile ends in the middle of a row."""
     workload = max(
@@ -122,6 +126,7 @@ def test_tiles_that_do_not_follow_rows(columns, launched):
 @compiled
 @pytest.mark.parametrize(("stream", "hints"), [("", []), ("loads", ["ld"] * 2), ("both", ["ld"] * 2 + ["st"])])
 @pytest.mark.parametrize("rows", [0, 1])
+@recalled_for(*(f"derby_{each}" for each in OPERATORS), compiler=triton.__version__)
 def test_what_leaves_the_cache_first(rows, stream, hints, launched):
     config = {"rows": rows, "chunk": 1024, "warps": 4, "stages": 0, "per_sm": 0, "stream": stream}
     ptx = launched("silu_and_mul", largest("silu_and_mul"), lambda found: config).compile("sm_90").asm["ptx"]
@@ -134,6 +139,7 @@ NEVER_PERSISTENT = ("fused_qk_rmsnorm", "gated_rms_norm", "moe_sum_reduce", "per
 
 @compiled
 @pytest.mark.parametrize("operator", [operator for operator in OPERATORS if operator not in NEVER_PERSISTENT])
+@recalled_for(*(f"derby_{each}" for each in OPERATORS), compiler=triton.__version__)
 def test_persistent_and_ahead(operator, launched):
     """Where a program takes many tiles, the next ones' rows come through shared memory while this one is reduced."""
     surveyed = [workload for workload in CATALOG.workloads(operator) if workload.origin == "survey"]
@@ -158,6 +164,7 @@ def test_persistent_and_ahead(operator, launched):
 
 @compiled
 @pytest.mark.parametrize("operator", ["per_token_group_quant_fp8", "silu_and_mul"])
+@recalled_for(*(f"derby_{each}" for each in OPERATORS), compiler=triton.__version__)
 def test_more_numbers_than_32_bits_count(operator, launched):
     """3.1 M tokens of 16 groups are 6.3e9 numbers: the grid stays within its limit, and row offsets are widened before
     they are multiplied."""

@@ -39,7 +39,7 @@ def module(edits=()):
 
 def test_it_compiles_without_spills():
     solution = module()
-    found = nvcc.compiled(nvcc_of(solution), solution.short_library.folder / "short.cu").kernels
+    found = nvcc.kernels_of(nvcc_of(solution), solution.short_library.folder / "short.cu")
     assert len(found) == 2 + 2 + 1  # blocks of keys together or one by one; with head_dim 256 the latter alone
     for name, used, spilled in map(dataclasses.astuple, found):
         assert "derby_short_attention" in name and spilled == 0, (name, spilled)
@@ -284,7 +284,7 @@ def test_every_tail():
 
 
 def spoil(inputs, value):
-    """`value` in all slots that no sequence holds; entries behind a sequence's last name a block full of it."""
+    """`value` in all slots without a sequence; table entries behind a sequence's last block name a block full of it."""
     spoilt = {name: given.clone() if isinstance(given, torch.Tensor) else given for name, given in inputs.items()}
     blocks = len(inputs["key_cache"])
     held = torch.zeros(blocks + 1, 16, dtype=torch.bool, device="cuda")
@@ -300,7 +300,7 @@ def spoil(inputs, value):
 
 
 def every_length(head_dim, most, context):
-    """Inputs with a sequence of each length from 1 to `most`, all of it queries or with `context` a few, shuffled."""
+    """Inputs with a sequence of each length from 1 to `most`, all queries or, with `context`, only a few, shuffled."""
     generator = torch.Generator().manual_seed(5)
     lengths = 1 + torch.randperm(most, generator=generator)
     queries = (lengths % 7 + 1).minimum(lengths) if context else lengths
@@ -345,7 +345,7 @@ def test_what_lies_behind_a_sequence_does_not_count(head_dim, most, context, way
 
 @pytest.mark.gpu
 def test_large_scores():
-    """Rows whose highest score comes late and is far above the ones before: the output is scaled on the way."""
+    """Rows whose highest score comes late and is far above the earlier ones: the output is scaled on the way."""
     changes = sizes(128, 4, 256, 256)
     case = case_of(NAME, **changes)
     inputs, outputs = inputs_of(NAME, case, "cuda"), outputs_of(NAME, case, "cuda")

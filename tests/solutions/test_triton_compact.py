@@ -17,6 +17,7 @@ from moe_cases import (
     sizes,
     solution,
 )
+from on_host import diagonal, share_of
 
 NAME = "triton_compact"
 PROGRAMS = [1, 7, 64]
@@ -111,8 +112,7 @@ def test_close_to_the_definition(seed, poisoned):
 
 
 @pytest.mark.interpreted
-@pytest.mark.parametrize("programs", PROGRAMS)
-@pytest.mark.parametrize("tile", TILES)
+@pytest.mark.parametrize("tile, programs", diagonal([*TILES], PROGRAMS))
 def test_every_tile(tile, programs, configured):
     """One expert with 35 pairs (3 tiles of 16, 2 of 32), others with few or none."""
     inputs = make_inputs(30 + programs, seq_len=35, **UNEVEN)
@@ -125,9 +125,9 @@ def test_every_tile(tile, programs, configured):
 
 
 @pytest.mark.interpreted
-@pytest.mark.parametrize("programs", [1, 7, 64])
+@pytest.mark.parametrize("programs", share_of([7, 1, 64]))
 def test_more_rows_than_the_largest_tile(programs, configured):
-    """Every token on expert 13, its tile 128 wide: 130 pairs, two of them alone in a tile."""
+    """Every token on expert 13, its tile 128 wide: 130 pairs, the last two in a tile of their own."""
     configured(programs, TILES["128"])
     inputs = favour(make_inputs(40, seq_len=130), ONE_LOCAL)
     assert pairs_of(inputs).tolist() == [0, 130, 0, 0, 0, 0, 0, 0]
@@ -146,7 +146,7 @@ def test_no_local_pair(tile, configured):
 @pytest.mark.interpreted
 @pytest.mark.parametrize(
     "axes, programs",
-    [*((UNEVEN, number) for number in (2, 5, 16, 64)), *((WIDE, number) for number in (5, 11, 23, 64))],
+    share_of([*((UNEVEN, number) for number in (2, 5, 16, 64)), *((WIDE, number) for number in (5, 11, 23, 64))]),
     ids=lambda value: value if isinstance(value, int) else {768: "uneven", 256: "wide"}[value["hidden_size"]],
 )
 def test_split_into_many_shapes(axes, programs, configured):
@@ -204,7 +204,7 @@ def test_result_depends_on_no_slot_where_tiles_are_not_split(configured):
 
 
 def test_the_model_of_roundings_is_close_to_the_definition():
-    """fp8_reference, which the results above are held against."""
+    """The model is fp8_reference, with which the results above are compared."""
     inputs = make_inputs(90, seq_len=40)
     expected = definition.run(**inputs).float()
     assert (fp8_reference(**inputs).float() - expected).std() < 0.04 * expected.std()

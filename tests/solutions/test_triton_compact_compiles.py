@@ -16,6 +16,7 @@ import triton
 from aot import compile_kernel
 from interpreted import compiled
 from moe_cases import sizes, solution
+from on_host import recalled_for
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 MODULE = solution("triton_compact")
@@ -83,7 +84,7 @@ def described(kernel, grid, arguments, given):
 
 
 def resources(binary):
-    """What cuobjdump says of a cubin: registers, bytes of stack. Skips where this triton brings no cuobjdump."""
+    """cuobjdump's report on a cubin: registers, bytes of stack. Skips where this triton brings no cuobjdump."""
     beside = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
     tool = beside if beside.exists() else shutil.which("cuobjdump")
     if tool is None:
@@ -99,6 +100,7 @@ def resources(binary):
 @pytest.mark.parametrize("seq_len", SEQ_LENS)
 @pytest.mark.parametrize("name", ["moe_route", "moe_combine"])
 @pytest.mark.parametrize("target", ["sm_90", "sm_100"])
+@recalled_for("triton_compact", compiler=triton.__version__)
 def test_small_kernels_compile(target, name, seq_len, launches):
     kernel, _, signature, constants, options = launches(seq_len)[name]
     binary = compile_kernel(kernel, signature, constants, target, **options)
@@ -111,6 +113,7 @@ def test_small_kernels_compile(target, name, seq_len, launches):
 @pytest.mark.parametrize("seq_len", SEQ_LENS)
 @pytest.mark.parametrize("name", ["moe_gemm1", "moe_gemm2"])
 @pytest.mark.parametrize("target, tensor_core", [("sm_90", "wgmma.mma_async"), ("sm_100", "tcgen05.mma")])
+@recalled_for("triton_compact", compiler=triton.__version__)
 def test_gemm_compiles(target, tensor_core, name, seq_len, launches):
     """On the tensor cores, fed by TMA, without a register spilled, and as many programs an SM as are launched."""
     kernel, grid, signature, constants, options = launches(seq_len)[name]

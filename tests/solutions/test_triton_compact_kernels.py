@@ -130,8 +130,8 @@ def _locate_every_tile(
     ids=str,
 )
 def test_tiles_are_located(counts):
-    """Each tile once, expert by expert, the blocks of pairs fastest; also with a number of experts that is no power of
-    two, behind whose counts lies something else."""
+    """Each tile once, expert by expert, the blocks of pairs fastest; also with a number of experts that is no power
+    of two and other data behind the counts."""
     tiles_n, block_m = 3, 16
     expected, before = [], 0
     for expert, count in enumerate(counts):

@@ -28,7 +28,7 @@ class Number(int):
 
 
 class Memory(dict):
-    """Global memory. A read of what nobody wrote is a KeyError."""
+    """Global memory. Reading an unwritten place is a KeyError."""
 
     def atomic_add(self, address, value, sem):
         old = self.setdefault(address, 0)
@@ -60,7 +60,7 @@ def python(function, tl, **names):
 
 
 def visits_of(program, programs, tiles, k_blocks, split):
-    """What one program does: its visits (tile, first k block, end), and its share."""
+    """The work of one program: its visits (tile, first k block, end), and its share."""
     tl = language(program, programs)
     share = python(MODULE._share_work, tl)(tiles, k_blocks, split)
     count, whole, split_from, begin, stretch = share
@@ -95,7 +95,7 @@ def test_every_k_block_of_every_tile_is_done_once(programs, k_blocks, split):
 @pytest.mark.parametrize("k_blocks", K_BLOCKS)
 @pytest.mark.parametrize("programs", [1, 2, 3, 7, 64])
 def test_the_last_program_of_a_split_tile_sums_its_pieces_in_order(programs, k_blocks, order):
-    """No two pieces share a place, none is read before it is written, and all of it fits the workspace."""
+    """No two pieces share a place, each is written before it is read, and all fit into the workspace."""
     shuffle = random.Random(programs * 100 + k_blocks).shuffle
     for tiles in tile_counts(programs):
         # One turn per visit. A program's own visits stay in their order.

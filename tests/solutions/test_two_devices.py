@@ -2,7 +2,7 @@
 
 Without a GPU, CUDA libraries are compiled as ever and linked with two_devices.cpp instead of the CUDA runtime: it keeps
 the kernels' attributes for each of two devices and refuses launches that need more than was asked for there. Their
-kernels are left as PTX and run nowhere.
+kernels are left as PTX and run nowhere. What they answered is recalled (nvcc.py) until a source changes.
 """
 
 import ctypes
@@ -65,14 +65,23 @@ MOE = "derby_moe_sm90"  # calls its library itself
 FIRST, DECEIVED, SECOND = (0, 0), (1, 0), (1, 1)
 
 
-def loaded(solution, *edits):
-    """The module of a solution; edits: (old, new), each in the one source that holds `old`."""
+def edited(solution, *edits):
+    """The solution; edits: (old, new), each in the one source that holds `old`."""
     sources = dict(solution.sources)
     for old, new in edits:
         (holder,) = [path for path, text in sources.items() if old in text]
         sources[holder] = sources[holder].replace(old, new)
-    run = load_solution(CATALOG.definition(solution.definition), dataclasses.replace(solution, sources=sources))
+    return dataclasses.replace(solution, sources=sources)
+
+
+def loaded(solution):
+    run = load_solution(CATALOG.definition(solution.definition), solution)
     return sys.modules[run.__module__]
+
+
+def called_by(name):
+    """The solution of CALLS that uses this library."""
+    return CATALOG.solution(f"derby_{CALLS[name][0]}_sm90")
 
 
 class Process:
@@ -95,10 +104,17 @@ class Process:
         self.called[library.name] = errors
         self.paths.append(path)
 
+    def recalled(self, solutions, make):
+        """make()'s answer, made again when these solutions, this module, RUNTIME or nvcc's release have changed."""
+        sources = [nvcc.tokens(path) for path in (RUNTIME, Path(__file__))]
+        wrapper = re.sub(r'"/[^"]*"', "", self.nvcc.read_text())  # without the folders of this machine
+        facts = [nvcc.release(self.nvcc), wrapper, sources, [each.hash for each in solutions]]
+        return nvcc.recalled(facts, make)
+
     def run(self, name, *edits):
         """The call of CALLS, of the solution with these edits: the errors for FIRST, DECEIVED and SECOND."""
         operator, changes = CALLS[name]
-        solution = loaded(CATALOG.solution(f"derby_{operator}_sm90"), *edits)
+        solution = loaded(edited(called_by(name), *edits))
         case = case_of(operator, **changes)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(solution.cuda_library, "find_nvcc", lambda: str(self.nvcc))
@@ -126,7 +142,8 @@ def process():
         "for given; do\n"
         '    shift; set -- "$@" "$(printf %s "$given" | sed s/code=sm_/code=compute_/)"\n'
         "done\n"
-        f'exec "{compiler}" "$@" -Xcicc -O0 -cudart none -Xlinker -Bsymbolic-functions -Xlinker "{runtime}"\n'
+        f'exec "{compiler}" "$@" -Xcicc -O0 -Xcompiler -O0 -cudart none -Xlinker -Bsymbolic-functions '
+        f'-Xlinker "{runtime}"\n'
     )
     wrapper = runtime.with_name(hashlib.sha256(text.encode()).hexdigest()[:8]) / "nvcc"
     if not wrapper.exists():
@@ -149,41 +166,50 @@ def shared_by_all(path):
 @pytest.mark.parametrize("name", CALLS)
 def test_a_call_on_the_first_device_and_on_the_second(name, process):
     """And that a library would fail that set its kernels up once a process."""
-    first, deceived, second = process.run(name)
+
+    def call():
+        return [*process.run(name), [shared_by_all(path) for path in process.paths]]
+
+    first, deceived, second, shared = process.recalled([called_by(name)], call)
     assert (first, second) == (0, 0) and deceived != 0
-    assert all(shared_by_all(path) == [] for path in process.paths)
+    assert not any(shared)
 
 
 @pytest.mark.timeout(600)
 def test_two_builds_in_one_process(process):
-    """As when a solution is edited and called again. A template's statics are one for both unless it is static itself,
-    and the second build's kernels never set up."""
+    """As when a solution is edited and called again. A template's statics are one for both unless its namespace has no
+    name or it is static itself, and the second build's kernels are never set up."""
+    name, header = "derby_decode_attention", "What the host sets up before the first launch"
+    shared = ("namespace {\n\n// PLACES", "inline namespace shared {\n\n// PLACES")
+    builds = [[], *([(header, f"{header}, build {number}")] for number in (2, 3, 4))]
+    for build in builds[2:]:
+        build.append(shared)
 
-    def build(number, *edits):
-        header = "What the host sets up before the first launch"
-        edited = [(header, f"{header}, build {number}")] if number > 1 else []  # the first is there from the test above
-        return process.run("derby_attention_forward_sm90", *edited, *edits)[::2]
+    def call():
+        return [[process.run(name, *build)[::2], shared_by_all(process.paths[-1])] for build in builds]
 
-    assert [build(1), build(2)] == [[0, 0], [0, 0]]
-    shared = ("static cudaError_t start_long", "cudaError_t start_long")
-    assert build(3, shared) == [0, 0] and shared_by_all(process.paths[-1])
-    assert build(4, shared) != [0, 0]
+    first, second, third, fourth = process.recalled([edited(called_by(name), *build) for build in builds], call)
+    assert first[0] == second[0] == third[0] == [0, 0] != fourth[0]
+    assert third[1]
 
 
 @pytest.mark.timeout(600)
 def test_the_library_that_a_solution_calls_itself(process):
     """derby_moe_sm90's, which is told the device and has no statics to share."""
-    solution = loaded(CATALOG.solution(MOE))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(solution.cuda_library, "find_nvcc", lambda: str(process.nvcc))
-        path = solution.library.build(ARCHITECTURE, process.nvcc.parent)
-    assert shared_by_all(path) == []
-    library, address, tokens = solution.open_library(path), 16, 16
-    for (device, said), works in ((FIRST, True), (DECEIVED, False), (SECOND, True)):
-        library.two_devices_use(device, said)
-        for variant in range(4):
-            call = solution._Call(*[address] * 14, tokens, 0, 1.0, variant, 132, said, None)
-            assert (library.derby_moe_run(call) == 0) == works, (device, variant)
+
+    def call():
+        solution = loaded(CATALOG.solution(MOE))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(solution.cuda_library, "find_nvcc", lambda: str(process.nvcc))
+            path = solution.library.build(ARCHITECTURE, process.nvcc.parent)
+        library, address, tokens, works = solution.open_library(path), 16, 16, []
+        for device, said in (FIRST, DECEIVED, SECOND):
+            library.two_devices_use(device, said)
+            given = [solution._Call(*[address] * 14, tokens, 0, 1.0, variant, 132, said, None) for variant in range(4)]
+            works.append([library.derby_moe_run(each) == 0 for each in given])
+        return [*works, shared_by_all(path)]
+
+    assert process.recalled([CATALOG.solution(MOE)], call) == [[True] * 4, [False] * 4, [True] * 4, []]
 
 
 # On GPUs --------------------------------------------------------------------------------------------------------------
@@ -194,7 +220,7 @@ def derby_solutions():
 
 
 def cases(solution):
-    """Of CALLS where it has some, else SMALL_AXES; of a definition of one size, its first workload."""
+    """Cases of CALLS if it has some, else SMALL_AXES; for a definition of one size, its first workload."""
     operator = solution.definition
     changes = [changes for other, changes in CALLS.values() if other == operator] or [{}]
     if operator.startswith("moe_fp8_block_scale"):

@@ -17,6 +17,7 @@ COMMON = HERE.parent.parent / "solutions" / "kernelderby" / "common"
 FORMS = ("ss", "ss_b_mn", "ss_a_mn", "rs", "rs_b_mn", "ss_e4m3", "rs_e4m3")
 CASES = [(n, form, 128) for n in range(8, 257, 8) for form in ("ss", "rs", "ss_e4m3", "rs_e4m3")]
 CASES += [(64, form, swizzle) for form in FORMS for swizzle in (128, 64, 32)]
+FLAGS = ("-O1", "-std=c++17", "-gencode=arch=compute_90a,code=sm_90a", "--shared", "-Xcompiler", "-fPIC")
 B_AT, SHARED = 32768, 65536  # bytes
 
 
@@ -25,9 +26,8 @@ def compiled(folder, name):
     compiler = shutil.which("nvcc")
     if compiler is None:
         pytest.skip("no nvcc")
-    flags = ["-O1", "-std=c++17", "-gencode=arch=compute_90a,code=sm_90a", "--shared", "-Xcompiler", "-fPIC"]
     source = Path(shutil.copy(HERE / f"{name}.cu", folder))
-    made = nvcc.program(compiler, source, *flags, includes=[COMMON])
+    made = nvcc.program(compiler, source, *FLAGS, includes=[COMMON])
     # C7510: the compiler put products one after the other, since it had to move sums between them.
     assert "warning" not in made.said, made.said
     return made.path
@@ -38,15 +38,25 @@ def library(tmp_path_factory):
     return compiled(tmp_path_factory.mktemp("wgmma"), "products")
 
 
-def test_every_width_is_one_instruction(library):
-    triton = pytest.importorskip("triton")
-    cuobjdump = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
-    sass = subprocess.run([cuobjdump, "-sass", library], capture_output=True, text=True, check=True).stdout
-    kernels = re.split(r"Function : ", sass)[1:]
+def test_every_width_is_one_instruction(request):
+    triton, compiler = pytest.importorskip("triton"), shutil.which("nvcc")
+    if compiler is None:
+        pytest.skip("no nvcc")
+
+    def products():
+        """Each kernel with its n, form and products."""
+        cuobjdump = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+        library = request.getfixturevalue("library")
+        sass = subprocess.run([cuobjdump, "-sass", library], capture_output=True, text=True, check=True).stdout
+        name = re.compile(r"\S*productILi(\d+)\S*?FormE?(\d)\S*?SwizzleE?(\d)")
+        return [
+            [*map(int, name.match(kernel).groups()[:2]), re.findall(r"[HQ]GMMA\.\S+ R\d+, .*?;", kernel)]
+            for kernel in re.split(r"Function : ", sass)[1:]
+        ]
+
+    kernels = nvcc.recalled([nvcc.release(compiler), FLAGS, nvcc.tokens(HERE / "products.cu", [COMMON])], products)
     assert len(kernels) == len(set(CASES))
-    for kernel in kernels:
-        n, form, _ = map(int, re.match(r"\S*productILi(\d+)\S*?FormE?(\d)\S*?SwizzleE?(\d)", kernel).groups())
-        found = re.findall(r"[HQ]GMMA\.\S+ R\d+, .*?;", kernel)
+    for n, form, found in kernels:
         assert len(found) == 1, (n, form, found)
         name = f"QGMMA.64x{n}x32.F32.E4M3.E4M3" if "e4m3" in FORMS[form] else f"HGMMA.64x{n}x16.F32.BF16"
         assert found[0].startswith(f"{name} ")

@@ -1,5 +1,6 @@
-// In the place of solutions/kernelderby/common/decode_mma.cuh: the same functions on the CPU. Copies into shared memory
-// arrive when they are waited for and not before, so that a missing wait shows.
+// In the place of solutions/kernelderby/common/decode_mma.cuh: its functions and what the decode kernels take of ptx.cuh
+// and tma.cuh, on the CPU. Copies into shared memory arrive when they are waited for and not before, so that a missing
+// wait shows.
 
 #pragma once
 #include <deque>
@@ -42,14 +43,15 @@ inline void multiply(float4& accumulator, uint32_t a0, uint32_t a1, uint32_t a2,
     }
   }
 }
-inline uint32_t pack(float low, float high) { return uint32_t(bfloat16_bits(high)) << 16 | bfloat16_bits(low); }
-inline uint32_t turned(uint32_t word) {
+inline uint32_t pack_bf16(float low, float high) { return uint32_t(bfloat16_bits(high)) << 16 | bfloat16_bits(low); }
+inline uint32_t movmatrix_transposed(uint32_t word) {
   auto all = emulated::exchange(word);
   int quad = lane_of_warp() / 4, corner = lane_of_warp() % 4;
   auto element = [&](int row, int column) { return uint32_t(all[row * 4 + column / 2] >> column % 2 * 16) & 0xffff; };
   return element(2 * corner, quad) | element(2 * corner + 1, quad) << 16;
 }
-inline float power_of_two(float x) { return exp2f(x); }
+inline float exp2_approx(float x) { return exp2f(x); }
+inline float reciprocal_approx(float x) { return 1 / x; }
 inline float most_of_rows(float x) {
   for (int step = 4; step < 32; step *= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, step));
   return x;
@@ -58,14 +60,14 @@ inline float sum_of_rows(float x) {
   for (int step = 4; step < 32; step *= 2) x += __shfl_xor_sync(~0u, x, step);
   return x;
 }
-inline float share(float part, float whole) { return part == -INFINITY ? 0.f : power_of_two(part - whole); }
+inline float share(float part, float whole) { return part == -INFINITY ? 0.f : exp2_approx(part - whole); }
 
 // Addresses in shared memory: the block's rank above 24 bits of offset.
 inline unsigned char* shared_memory() { return static_cast<unsigned char*>(emulated_shared_memory()); }
 inline uint32_t shared_address(const void* place) {
   return uint32_t(emulated::current->block->rank) << 24 | uint32_t((const unsigned char*)place - shared_memory());
 }
-inline uint32_t address_in(uint32_t address, uint32_t rank) { return rank << 24 | (address & 0xffffff); }
+inline uint32_t cluster_address(uint32_t address, uint32_t rank) { return rank << 24 | (address & 0xffffff); }
 inline unsigned char* at(uint32_t address) {
   emulated::Block& block = *emulated::blocks[address >> 24];
   size_t offset = address & 0xffffff;
@@ -82,39 +84,41 @@ struct ByteBarrier {
   }
 };
 inline ByteBarrier& barrier_at(uint32_t address) { return *reinterpret_cast<ByteBarrier*>(at(address)); }
-inline void set_up(uint32_t barrier) { barrier_at(barrier) = {0, 1, 0}; }
-inline void set_up_seen() {}
-inline void expect(uint32_t barrier, uint32_t bytes) {
+inline void mbarrier_init(uint32_t barrier, int arrivals) { barrier_at(barrier) = {0, short(arrivals), 0}; }
+inline void fence_mbarrier_init() {}
+inline void mbarrier_arrive_expect_tx(uint32_t barrier, uint32_t bytes) {
   ByteBarrier& one = barrier_at(barrier);
   one.bytes += int(bytes), one.pending--, one.changed();
 }
-inline void await(uint32_t barrier, uint32_t phase) {
+inline void mbarrier_wait_cluster(uint32_t barrier, uint32_t phase) {
   while (uint32_t(barrier_at(barrier).phase) == phase) emulated::yield();
 }
 template <class T>
-void send(uint32_t address, T value, uint32_t barrier) {
+void store_async(uint32_t address, T value, uint32_t barrier) {
   memcpy(at(address), &value, sizeof(T));
   barrier_at(barrier).bytes -= sizeof(T), barrier_at(barrier).changed();
 }
+inline void cluster_arrive_relaxed() { __cluster_barrier_arrive(); }
 inline void cluster_arrive() { __cluster_barrier_arrive(); }
-inline void cluster_arrive_having_read() { __cluster_barrier_arrive(); }
 inline void cluster_wait() { __cluster_barrier_wait(); }
 
-inline uint4 load(const void* place) { return *static_cast<const uint4*>(place); }
+inline int load_constant_index(const int* place) { return *place; }
+inline uint2 load_constant8(const void* place) { return *static_cast<const uint2*>(place); }
+inline uint4 load_constant16(const void* place) { return *static_cast<const uint4*>(place); }
 
 struct Copy {
   unsigned char* to;
   uint4 value;
 };
 inline std::map<emulated::Fiber*, std::deque<std::vector<Copy>>> copies;  // of a thread; the last group is open
-inline void fetch(uint32_t to, const void* from, bool valid) {
+inline void cp_async16(uint32_t to, const void* from, int bytes = 16) {
   auto& groups = copies[emulated::current];
   if (groups.empty()) groups.emplace_back();
-  groups.back().push_back({at(to), valid ? *static_cast<const uint4*>(from) : uint4{0, 0, 0, 0}});
+  groups.back().push_back({at(to), bytes ? *static_cast<const uint4*>(from) : uint4{0, 0, 0, 0}});
 }
-inline void fetched() { copies[emulated::current].emplace_back(); }
+inline void cp_async_commit_group() { copies[emulated::current].emplace_back(); }
 template <int LEFT>
-void wait_fetched() {
+void cp_async_wait_group() {
   auto& groups = copies[emulated::current];
   while (groups.size() > LEFT + 1) {
     for (Copy& one : groups.front()) memcpy(one.to, &one.value, 16);
@@ -122,11 +126,11 @@ void wait_fetched() {
   }
 }
 
-inline void load_matrices(uint32_t (&a)[4], uint32_t address) {
+inline void ldmatrix_x4(uint32_t (&a)[4], uint32_t address) {
   auto rows = emulated::exchange(address);
   for (int i = 0; i < 4; i++) memcpy(&a[i], at(uint32_t(rows[8 * i + lane_of_warp() / 4])) + lane_of_warp() % 4 * 4, 4);
 }
-inline void load_matrices_turned(uint32_t (&a)[4], uint32_t address) {
+inline void ldmatrix_x4_transposed(uint32_t (&a)[4], uint32_t address) {
   auto rows = emulated::exchange(address);
   for (int i = 0; i < 4; i++) {
     unsigned short pair[2];
@@ -136,3 +140,9 @@ inline void load_matrices_turned(uint32_t (&a)[4], uint32_t address) {
     a[i] = pair[0] | uint32_t(pair[1]) << 16;
   }
 }
+inline void ldmatrix_x2(uint32_t (&a)[2], uint32_t address) {
+  auto rows = emulated::exchange(address);
+  for (int i = 0; i < 2; i++) memcpy(&a[i], at(uint32_t(rows[8 * i + lane_of_warp() / 4])) + lane_of_warp() % 4 * 4, 4);
+}
+template <class T>
+void keep(T*&) {}

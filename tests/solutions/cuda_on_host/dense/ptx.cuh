@@ -37,6 +37,7 @@ static_assert(sizeof(Mbarrier) == 8);
 inline void mbarrier_init(uint32_t barrier, int arrivals) {
   *at_shared<Mbarrier>(barrier) = {int16_t(arrivals), int16_t(arrivals), 0, 0};
 }
+inline bool elect_one() { return threadIdx.x % 32 == 0; }
 inline void fence_mbarrier_init() {}
 inline void mbarrier_wait(uint32_t barrier, uint32_t parity) {
   while (at_shared<Mbarrier>(barrier)->phase == parity) emulated::yield();
