@@ -31,6 +31,12 @@ class Process:
     def stop(self) -> None:
         self.stopped = True
 
+    def tell_to_stop(self) -> None:
+        self.stop()
+
+    def wait_until_stopped(self) -> None:
+        assert self.stopped
+
     def go_on(self) -> None:
         self.stopped = False
 
