@@ -5,7 +5,7 @@ hardware's limit.
     profile = kernelderby.profile(file)    # .kernels(), .stages(), .whatif(), .compare()
     counters = kernelderby.counters(file)  # what ncu counted
 
-Nothing is imported before it is used. docs/api.md is the page of it.
+Nothing is imported before it is used. docs/api.md describes the module.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def __dir__() -> list[str]:
 
 
 class _Package(ModuleType):
-    """`kernelderby.profile` is both the package of profiles and, called, the way to open one."""
+    """`kernelderby.profile` is the package of profiles. Called, it opens a profile."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "profile" and isinstance(value, ModuleType):
@@ -59,7 +59,7 @@ class _Package(ModuleType):
 
 class _ProfilePackage(ModuleType):
     def __call__(self, file: Any) -> Any:
-        """The profile in a file (api.profile_file.ProfileFile). DerbyError for a file that is no profile."""
+        """The profile in a file (api.profile_file.ProfileFile). DerbyError if the file is not a profile."""
         from kernelderby.api.profile_file import open_profile_file
 
         return open_profile_file(file)

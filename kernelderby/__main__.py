@@ -3,7 +3,7 @@
 import signal
 
 if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C among the imports: no traceback of theirs
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C during the imports prints no traceback
 
 from kernelderby.cli import main
 

@@ -19,8 +19,9 @@ from kernelderby.store.appended import append_line
 
 @dataclass(frozen=True, slots=True)
 class AdHoc:
-    """catalog: a scratch set with the file's solution and the shapes. home: the set that it is of. solution: the
-    file's, None without one. lines: of the shapes, with counted costs; none where the listed ones are taken."""
+    """catalog: a scratch set with the file's solution and the shapes. home: the set from which the scratch set was
+    made. solution: the file's solution, None without a file. lines: the workload lines of the shapes, with counted
+    costs; empty if the listed shapes are used."""
 
     catalog: Catalog
     home: Catalog
@@ -32,11 +33,11 @@ class AdHoc:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of what is checked: the file's solution, else the set's."""
+        """The names of the solutions to check: the file's solution, otherwise the set's."""
         return (self.solution.name,) if self.solution else tuple(each.name for each in self.rivals)
 
     def at_shapes(self, check: Check) -> Check:
-        """The check at the shapes that were given, on a CPU too."""
+        """The check at the given shapes, on a CPU too."""
         from kernelderby.measure.judge.cases import case_of_workload
 
         check = replace(check, asked=self.asked)
@@ -47,8 +48,8 @@ class AdHoc:
         return replace(check, plan=replace(check.plan, jobs=jobs))
 
     def keep_rows(self, record: bool) -> list[Path]:
-        """Appends the rows of the run to reports/bench/, or with `record` to the set: the shapes to its workloads, the
-        file as a packed solution, the rows to its traces."""
+        """Appends the rows of the run to reports/bench/. With `record` it adds everything to the set: the shapes to its
+        workloads, the file as a packed solution, the rows to its traces."""
         root = self.home.root if record else self.home.root / "reports" / "bench"
         written = []
         if record:
@@ -67,8 +68,8 @@ class AdHoc:
 
 
 def operator_of(catalog: Catalog, name: str, operator: str | None = None) -> str:
-    """The operator that was given, else name itself, else that of the solution, or of the solution.toml beside the
-    file."""
+    """The given operator. Without one: `name` if it is an operator, otherwise the operator of the solution `name`, or
+    of the solution.toml beside the file."""
     from kernelderby.store.fields import read_toml
 
     if operator is not None:
@@ -83,8 +84,8 @@ def operator_of(catalog: Catalog, name: str, operator: str | None = None) -> str
 
 
 def expect_adhoc(root: Path, name: str, operator: str | None, shapes: Sequence[str], device: str = "") -> None:
-    """DerbyError for words that cannot be right, before anything slow. name: FILE.py, a solution, an operator or none.
-    device: on which a file is to be timed."""
+    """DerbyError for impossible words, before anything slow runs. name: FILE.py, a solution, an operator or None.
+    device: the device on which a file is timed."""
     catalog = Catalog.open(root)
     definition = catalog.definition(operator_of(catalog, name, operator))
     shape_lines(catalog, definition, shapes)
@@ -93,7 +94,7 @@ def expect_adhoc(root: Path, name: str, operator: str | None, shapes: Sequence[s
 
 
 def expect_timed(solution: Solution | None, device: str | None) -> None:
-    """DerbyError where a CPU should time a file that is no plain Python."""
+    """DerbyError if a CPU is to time a file that is not plain Python."""
     if solution is not None and device == "cpu" and not is_plain(solution):
         kind = "CUDA" if solution.language == "python" else solution.language.capitalize()
         raise DerbyError(
@@ -105,7 +106,7 @@ def expect_timed(solution: Solution | None, device: str | None) -> None:
 def adhoc_set(
     catalog: Catalog, operator: str, file: str = "", shapes: Sequence[str] = (), rivals: Sequence[Solution] = ()
 ) -> Iterator[AdHoc]:
-    """rivals: of the set's solutions, those to take along."""
+    """rivals: the solutions of the set that race too."""
     definition = catalog.definition(operator)
     solution = solution_of_file(catalog, file, definition) if file else None
     lines = shape_lines(catalog, definition, shapes)
@@ -128,7 +129,7 @@ def adhoc_of(
     shapes: Sequence[str],
     with_rivals: bool = False,
 ) -> Iterator[AdHoc | None]:
-    """The scratch set of a FILE.py among the solutions, or of shapes; None where neither is given. with_rivals: the
+    """The scratch set for a FILE.py among the solutions, or for given shapes; None without either. with_rivals: the
     set's solutions race beside the file."""
     files = [name for name in solutions if is_file(name)]
     if not files and not shapes:
@@ -149,7 +150,7 @@ def adhoc_of(
 
 
 def _count(catalog: Catalog, definition: Definition, lines: Sequence[dict[str, Any]]) -> None:
-    """Adds the costs that can be counted, by the definition's code behind the fences."""
+    """Adds the costs that the definition's code can count. That code runs behind the fences."""
     from kernelderby.catalog.workloads import workload_of
     from kernelderby.measure.judge.fenced import FencedDefinitions
 

@@ -20,12 +20,13 @@ T = TypeVar("T")
 
 
 def question(verb: str) -> Callable[[Callable[Given, T]], Callable[Given, T]]:
-    """A question of the API: its arguments are typed(), its answer comes within the bounds of the verb."""
+    """Makes a function a question of the API: checks its arguments with typed() and keeps it within the bounds of the
+    verb."""
     return lambda asked: typed(answering(verb)(asked))
 
 
 def typed(asked: Callable[Given, T]) -> Callable[Given, T]:
-    """DerbyError for the first argument that is not of the type of its annotation."""
+    """DerbyError for the first argument whose type is not that of its annotation."""
     takes, hints = signature(asked), cache(lambda: get_type_hints(asked))
 
     @wraps(asked)
@@ -48,7 +49,7 @@ def _fits(value: object, hint: Any) -> bool:
         return True
     if kind in (int, float):
         return isinstance(value, int | kind) and not isinstance(value, bool)
-    if of and isinstance(value, str | bytes):  # a name alone is no list of letters
+    if of and isinstance(value, str | bytes):  # a single name is not a list of letters
         return False
     has_items = of and isinstance(value, Collection) and not isinstance(value, Mapping)
     return isinstance(value, kind) and not (has_items and not all(_fits(each, of[0]) for each in value))
@@ -64,7 +65,7 @@ def _words(hint: Any) -> str:
 
 
 def names_of(names: Names) -> tuple[str, ...]:
-    """Sizes may be numbers (workloads=5120); None is none."""
+    """Sizes may be numbers (workloads=5120). None means no names."""
     several = () if names is None else (names,) if isinstance(names, str | int) else tuple(names)
     for name in several:
         if not _fits(name, str | int):  # of an iterator, which question() cannot look into

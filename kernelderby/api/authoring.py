@@ -29,7 +29,8 @@ from kernelderby.store.counts import counted
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What was written. shown: the contract as it was understood. notes: what to know of it, one line each."""
+    """The files that were written. shown: the contract as it was understood. notes: remarks for the user, one line
+    each."""
 
     name: str
     files: tuple[Path, ...]
@@ -60,7 +61,7 @@ def new_operator(
 ) -> Written:
     """inputs: words such as "x:bf16[T,2,D]". computes: an expression of them in torch. function, example: MODULE:NAME
     or FILE.py:NAME of a reference and of its arguments, from which inputs and axes are inferred. measured: sizes such
-    as "T=1,64". DerbyError in one line for what cannot be."""
+    as "T=1,64". DerbyError for an impossible request."""
     catalog = Catalog.open(root)
     expect_new(catalog, "operator", name, ("--op-type", op_type))
     given, found_sizes, notes = tensors(inputs), dict[str, tuple[int, ...]](), list[str]()
@@ -153,8 +154,9 @@ def _from_function(
 def _outputs(
     given: Sequence[Tensor], declared: Sequence[Tensor], tried: Sequence[Any], source: str, computes: str
 ) -> tuple[list[Tensor], str]:
-    """The outputs as the reference gives them, by the declared names. An expression is cast to the dtype of its output:
-    the declared one, else that of the first floating input where it computes in a wider one."""
+    """The outputs that the reference gives, under the declared names. An expression is cast to the declared dtype of
+    its output. Without a declared dtype it is cast to the dtype of the first floating input if it computes in a wider
+    one."""
     names = [each.name for each in declared] or [
         each.name or ("output" if len(tried) == 1 else f"output_{place}") for place, each in enumerate(tried)
     ]
@@ -189,7 +191,7 @@ def _outputs(
 
 
 def _counted(root: Path, name: str) -> list[str]:
-    """Packs the costs and the blobs of a new operator, and says what was counted."""
+    """Packs the costs and blobs of a new operator. Returns one line about the counted costs."""
     from kernelderby.measure.judge.blobs import changes_of
 
     catalog = Catalog.open(root)
@@ -208,7 +210,7 @@ def _counted(root: Path, name: str) -> list[str]:
 
 
 def new_solution(root: Path, name: str, operator: str, language: str, author: str) -> Written:
-    """A folder of its own, packed, right from the start."""
+    """Writes and packs the solution's folder. The solution is correct from the start."""
     catalog = Catalog.open(root)
     definition = catalog.definition(operator)
     files = write_solution(catalog, name, definition, language, author)

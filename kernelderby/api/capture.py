@@ -1,4 +1,4 @@
-"""Profiles of a server as workloads, and what faster kernels would save there."""
+"""Turns a server's profiles into workloads, and estimates how much time faster kernels would save."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def captured(
     selection: Selection | None = None,
     top: int | None = None,
 ) -> Answer[Captured]:
-    """See TraceSet.capture. catalog: the set whose definitions the operators become. model, sharing: a config.json and
-    how many GPUs share it. tokens: of FlashInfer's dumps."""
+    """See TraceSet.capture. catalog: the set whose definitions are matched with the operators. model, sharing: a
+    config.json, and the number of GPUs that share the model. tokens: tokens of a step, for FlashInfer's dumps."""
     _check(files, origin)
     profiles = [open_profile(file, operators=True) for file in files if not is_dump(file)]
     if selection is not None and not selection.is_all:
@@ -112,7 +112,8 @@ def _advice(found: Capture) -> list[str]:
 
 @contextmanager
 def _costs(catalog: Catalog, notes: list[str]) -> Iterator[CostOf]:
-    """The work of a shape: as listed, else counted behind the fences by the definition's own code, with torch."""
+    """The cost of a shape: the listed one, otherwise counted with torch by the definition's own code behind the
+    fences."""
     if importlib.util.find_spec("torch") is None:
         notes.append(
             "torch is not installed, which counting the work of new shapes needs: floors of listed shapes alone"
@@ -143,11 +144,11 @@ def _listed(catalog: Catalog, definition: Definition, sizes: Sizes) -> Cost | No
 
 
 def _packed(out: Path, count: int) -> list[str]:
-    """The generated inputs of the new set, where torch is there to make them."""
+    """Makes the generated inputs of the new set if torch is installed."""
     told = f"{out}: {counted(count, 'workload')} written"
     if any(importlib.util.find_spec(name) is None for name in ("torch", "safetensors")):
         return [f"{told}; run `derby pack --root {out}` where torch is installed, then `derby bench --root {out}`"]
-    # A process of its own, which has the judge's fence: the definitions' code runs in it.
+    # A separate process with the judge's fence, because the definitions' code runs in it.
     words = [sys.executable, "-m", "kernelderby", "pack", "--root", str(out), "--json"]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     try:

@@ -1,4 +1,4 @@
-"""Which workloads count: those that are named, in the importance ranking, in each leg of a lead."""
+"""Which workloads count: for given words, in the importance ranking, and in each leg of a lead."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kernelderby.rows.measurement import Measurement
 def ranked_by_importance(
     catalog: Catalog, rows: Callable[[], Recorded], known: Mapping[str, Solution], origins: Sequence[str] = ()
 ) -> ImportanceRanking:
-    """TraceSet.rank_by_importance() of some rows. known: the solutions that take part."""
+    """TraceSet.rank_by_importance() for some rows. known: the solutions that take part."""
     catalog.check_origins(origins)
     importance = published.importance(catalog.root, catalog.left_out)
     if not importance:
@@ -34,7 +34,7 @@ def ranked_by_importance(
 def legs_of(
     catalog: Catalog, names: Iterable[str], rows: Sequence[Measurement], origins: Sequence[str] = ()
 ) -> dict[str, dict[str, list[Workload]]]:
-    """Leg (selection.LEGS) -> definition -> its workloads, fresh shapes of these rows among them."""
+    """Leg (selection.LEGS) -> definition -> its workloads, including the fresh shapes of these rows."""
     legs: dict[str, dict[str, list[Workload]]] = {}
     by_definition: dict[str, list[Measurement]] = {}
     for row in rows:
@@ -49,8 +49,8 @@ def legs_of(
 def chosen_of(
     catalog: Catalog, known: Mapping[str, Sequence[Workload]], words: Sequence[str], origins: Sequence[str]
 ) -> dict[str, list[Workload]]:
-    """Definition -> the known workloads of these origins that the words name there. DerbyError for an unknown
-    origin, and for a word that names none in any."""
+    """Definition -> its known workloads of these origins that a word names. DerbyError for an unknown origin, and for a
+    word that names no workload of any definition."""
     catalog.check_origins(origins)
     found = {name: of_origin(workloads, origins) for name, workloads in known.items()}
     return select_in_each(found, words)

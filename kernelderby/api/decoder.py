@@ -33,12 +33,11 @@ def serve_bench(
     device: str = "cuda",
     told: Callable[[str], None] = lambda _: None,
 ) -> Answer[tuple[Any, ...]]:
-    """model: a config.json, or the name of a committed one. layers: of the decoder; a step's time is of so many and
-    of the logits. prefill: tokens of one more load, one prompt; 0 for none. device: cuda, or cpu to try it out.
-    compiles: whether torch.compile takes part; on a CPU it does not.
-    Loads that do not fit into the GPU's memory are left out, with a warning.
-    DerbyError: no package of winners is installed, a model whose layer this decoder does not have, no GPU, no load
-    fits."""
+    """model: a config.json, or the name of a committed one. layers: number of layers of the decoder; a step runs these
+    layers and the logits. prefill: tokens of an additional load with one prompt; 0 for no such load. device: cuda, or
+    cpu to try it out. compiles: whether torch.compile takes part; on a CPU it does not. Loads that do not fit into the
+    GPU's memory are left out, with a warning. DerbyError: no package of winners is installed, this decoder lacks the
+    model's kind of layer, there is no GPU, or no load fits."""
     from kernelderby.measure.decoder.bench import DoesNotFit, bench, place
     from kernelderby.measure.decoder.layers import LatentSizes, StepLoad
 
@@ -61,7 +60,8 @@ def serve_bench(
 
 
 def decoder_sizes(model: Path, layers: int) -> DecoderSizes:
-    """Of a config.json, or of the name of a committed one. DerbyError: a layer that this decoder does not have."""
+    """The sizes from a config.json, or from the name of a committed one. DerbyError: this decoder lacks the model's
+    kind of layer."""
     from kernelderby.measure.decoder.layers import DecoderSizes, LatentSizes
 
     found = read_model(committed(model), 1)

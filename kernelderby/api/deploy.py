@@ -26,8 +26,8 @@ def wheel(
     told: Callable[[str], None] = lambda _: None,
 ) -> Answer[Exported]:
     """Writes a wheel of the fastest solutions on one GPU (default: the one with most rows). definitions: default all.
-    told: of each solution that nvcc builds. DerbyError: no rows, an unknown name, no architecture known, a folder that
-    cannot be written to."""
+    told: called for each solution that nvcc builds. DerbyError: no rows, an unknown name, an unknown architecture, or a
+    folder without write permission."""
     from kernelderby.measure.certify.build import library_files
 
     expect_writable(folder)
@@ -40,7 +40,8 @@ def wheel(
 
 
 def plan(catalog: Catalog, definitions: Sequence[str] = (), *, gpu: str | None = None) -> Answer[AllWinners]:
-    """What a package would run at which shapes, and what its choice loses; nothing is built. Otherwise as wheel()."""
+    """Which solutions a package would run at which shapes, and how much time its choice loses. Builds nothing.
+    Otherwise as wheel()."""
     with catalog.telling():
         found = _winners(catalog, definitions, gpu)
     return planned_answer(found, catalog.warnings)

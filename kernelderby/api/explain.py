@@ -53,7 +53,7 @@ def explain(
 
 
 def _rows(catalog: Catalog, definition: Definition, gpu: str | None) -> tuple[dict[tuple[str, str], Measurement], str]:
-    """(solution, uuid) -> the row that counts, and the GPU's name. Without rows there, none."""
+    """(solution, uuid) -> the row that counts, and the GPU's name. Empty without rows on that GPU."""
     groups = selection.group_rows(catalog.traces(definition.name))
     if not groups or (gpu is not None and gpu_id(gpu) not in {key.gpu for key in groups}):
         return {}, gpu or "h200"
@@ -65,7 +65,7 @@ def _rows(catalog: Catalog, definition: Definition, gpu: str | None) -> tuple[di
 def _workload(
     catalog: Catalog, solution: Solution, word: str | None, rows: dict[tuple[str, str], Measurement], gpu: Any
 ) -> Workload:
-    """The named one. DerbyError where a word names several, or none."""
+    """The workload that the word names. DerbyError if it names several or none."""
     workloads = catalog.workloads(solution.definition)
     if not workloads:
         raise DerbyError(f"{solution.definition}: has no workloads; add one to workloads/")
@@ -92,7 +92,7 @@ def _workload(
 def _recorded(
     catalog: Catalog, solution: Solution, workload: Workload, notes: list[str]
 ) -> tuple[Pipeline | None, tuple[str, float] | None]:
-    """The newest recording of this solution on this workload, and the busiest unit of the newest counters."""
+    """The newest recording of this solution on this workload, and the busiest unit in its newest counters."""
     pipeline, unit = None, None
     axes = {f"{name}{size}" for name, size in workload.axes.items()}
     for path in sorted(profile_files(catalog.root, notes.append), key=lambda each: each.stat().st_mtime):

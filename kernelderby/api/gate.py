@@ -1,4 +1,4 @@
-"""Is a candidate slower than a base? Measured here and now; imports measure when asked."""
+"""Is a candidate slower than a base? Measures both here and now. Imports measure only when called."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def gate(
 
 
 def _found(stack: ExitStack, catalog: Catalog, spec: str) -> tuple[Path, Any]:
-    """The set in which the version stands, and its solution."""
+    """The set that contains the version, and the solution in it."""
     name, _, revision = spec.partition("@")
     if not revision:
         return catalog.root, catalog.solution(name)

@@ -1,5 +1,5 @@
-"""Verbs that run code of a set, for notebooks: the command in a process of its own, behind its fences (SECURITY.md),
-with its JSON as the answer."""
+"""Verbs that run code of a set, for notebooks. The command runs in a separate process behind its fences (SECURITY.md);
+its JSON is the answer."""
 
 from __future__ import annotations
 
@@ -35,8 +35,9 @@ def verb_json(
     begun: Callable[[subprocess.Popen[str]], None] = lambda _: None,
     **process: Any,
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """A verb's JSON on a set, and its lines on stderr. names: what can be no option. begun: called with the process.
-    process: of Popen. DerbyError with the last line where it fails; TimeoutExpired."""
+    """Runs a verb on a set. Returns its JSON and its lines on stderr. names: words that are never options. begun:
+    called with the process. process: arguments of Popen. DerbyError with the last line if the verb fails;
+    TimeoutExpired."""
     pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
     command = [sys.executable, "-m", "kernelderby", *words, "--root", str(root), "--json", "--", *names]
     with subprocess.Popen(
@@ -57,7 +58,7 @@ def verb_json(
 
 
 def options_of(given: Mapping[str, Any]) -> list[str]:
-    """--name value; of a flag that is on --name, of one that is off nothing. None and "" are not given."""
+    """`--name value` for each value, `--name` for a true flag. A false flag, None and "" give nothing."""
     words = []
     for name, value in given.items():
         option = f"--{_RENAMED.get(name, name).replace('_', '-')}"
@@ -75,7 +76,8 @@ def repeated(**values: Iterable[str]) -> list[str]:
 def words_of_check(
     solutions: Sequence[str], definitions: Sequence[str], operator: str | None, shapes: Sequence[str]
 ) -> list[str]:
-    """Of `derby check`: with a FILE.py or shapes of one operator. DerbyError for words that do not go together."""
+    """The words of `derby check` with a FILE.py or shapes of one operator. DerbyError for words that contradict each
+    other."""
     has_file = any(map(is_file, solutions))
     if not has_file and not shapes:
         if operator is not None:
@@ -98,7 +100,7 @@ def _no_option(name: str) -> str:
 
 
 def check(catalog: Catalog, words: Sequence[str], fresh: int = 0, **options: Any) -> Answer[Sequence[CheckResult]]:
-    """words: names, FILE.py and choices, as of `derby check`."""
+    """words: names, FILE.py and choices, as for `derby check`."""
     found, told = verb_json(["check", *words, *options_of({"fresh": fresh or None, **options})], catalog.root)
     results = msgspec.convert(found["results"], list[CheckResult], strict=False)
     given = found["device"], results, found["skipped"], found["broken"], found["secret"], fresh
@@ -113,7 +115,7 @@ def bench(
     workloads: Sequence[str],
     settings: Mapping[str, Any],
 ) -> list[str]:
-    """The operators of the rows that it wrote."""
+    """Runs `derby bench`. Returns the operators of the rows that it wrote."""
     words = repeated(solutions=solutions, definitions=definitions, workloads=workloads)
     found, _ = verb_json(["bench", *words, *options_of(settings)], catalog.root)
     return sorted({str(row["definition"]) for row in found["rows"]})

@@ -1,4 +1,5 @@
-"""Questions about this machine: which solutions it can run, and whether they are right. Imports measure when asked."""
+"""Questions about this machine: which solutions it can run, and whether they are correct. Imports measure only when
+called."""
 
 from __future__ import annotations
 
@@ -21,14 +22,14 @@ CHECK_SECONDS = 600.0  # for each case of a solution
 
 @typed
 def doctor(root: Path | str | None = None) -> Answer[dict[str, Any]]:
-    """What this machine can run of a set (by default the one here), and why not the rest."""
+    """Which solutions of a set (default: the set here) this machine can run, and why it cannot run the others."""
     from kernelderby.measure.machine.doctor import examine
 
     return machine_answer(examine(Path(find_set() if root is None else root)))
 
 
 def gpu_here(root: Path) -> tuple[str, str]:
-    """The name of the GPU that a run would measure on, or why there is none."""
+    """The name of the GPU on which a run would measure, or the reason why there is none."""
     from kernelderby.measure.machine.probe import find_machine
 
     machine = find_machine(root, "cuda")
@@ -37,7 +38,7 @@ def gpu_here(root: Path) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A check that is planned and not yet run. steps: cases of solutions. asked: words that repeat it."""
+    """A planned check. steps: the number of cases over all solutions. asked: command words that repeat the check."""
 
     catalog: Catalog
     machine: Any
@@ -56,9 +57,9 @@ class Check:
     def run(
         self, told: Callable[[Any], None] = lambda _: None, details: bool | None = None, dump: Path | None = None
     ) -> Answer[Sequence[CheckResult]]:
-        """told: called with every result as it comes. dump: a .safetensors file for the tensors of the first case that
-        fails. details: a table of cases for each operator; by default where it is three operators at most, else the
-        text has one line an operator."""
+        """told: called with each result as soon as it is known. dump: a .safetensors file for the tensors of the first
+        failing case. details: show a table of cases for each operator instead of one line. By default it does so for up
+        to three operators."""
         from kernelderby.measure.run.checks import run_checks
 
         plan = self.plan
@@ -74,7 +75,8 @@ class Check:
         )
 
     def has_passed(self, answer: Answer[Sequence[CheckResult]], named: Sequence[str] = ()) -> bool:
-        """False when a case failed, one of `named` was skipped, a definition's code failed, or nothing was checked."""
+        """False if a case failed, a solution in `named` was skipped, a definition's code failed, or nothing was
+        checked."""
         was_skipped = any(name in self.plan.skipped for name in named)
         failed = any(result.status != PASSED for result in answer.value)
         return bool(answer.value) and not (was_skipped or failed or self.plan.broken)
@@ -95,10 +97,10 @@ def check(
     quick: bool = False,
     sanitize: bool = False,
 ) -> Check:
-    """Correctness of solutions, planned: on a GPU at full shapes, on a CPU at small ones. device: "cuda", "cpu", or
-    None for the GPU where there is one. secret: of the inputs, as a failing check prints it. DerbyError: a device that
-    is not there. quick: on a CPU the first case of each definition alone. sanitize: each solution's first failing case,
-    or its smallest, under compute-sanitizer's tools too, on a GPU."""
+    """Plans a check of solutions: on a GPU at full shapes, on a CPU at small shapes. device: "cuda", "cpu", or None for
+    the GPU if there is one. secret: draws the inputs; a failing check prints it. quick: on a CPU check only the first
+    case of each definition. sanitize: on a GPU also run compute-sanitizer on each solution's first failing case, or on
+    its smallest case. DerbyError if the machine lacks the device."""
     from kernelderby.measure.judge.secret import drawn
     from kernelderby.measure.run.checks import plan_checks
 
@@ -113,7 +115,8 @@ def check(
 
 
 def plain_solutions(catalog: Catalog, definitions: Sequence[str] = ()) -> list[str]:
-    """The solutions that a CPU times: Python's. What an interpreter takes says nothing of a kernel."""
+    """The solutions that a CPU can time: plain Python only. The time of an interpreted kernel says nothing about the
+    kernel."""
     found = [
         each.name
         for each in catalog.solutions.values()
@@ -146,7 +149,7 @@ def _machine(root: Path, device: str | None) -> Any:
             return machine
         if device == "cuda":
             raise DerbyError(f"--device cuda: {machine.gpu_missing}; leave it out to check on the CPU")
-        if machine.gpu_fails:  # a check on the CPU is another check: nobody should take it for one of the GPU
+        if machine.gpu_fails:  # a check on the CPU must not be mistaken for one on the GPU
             raise DerbyError(f"{machine.gpu_missing}; mend that, or ask for a check on the CPU with --device cpu")
         return replace(find_machine(root, "cpu"), gpu_missing=machine.gpu_missing)
     return find_machine(root, "cpu")

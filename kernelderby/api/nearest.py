@@ -1,4 +1,4 @@
-"""The measured shapes of an operator that are nearest to one that somebody asks for."""
+"""The measured shapes of an operator that are nearest to a given shape."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ _NEAREST = 3
 
 @dataclass(frozen=True, slots=True)
 class Nearest:
-    """workloads: with the distance of each, the sum of the octaves between the sizes; the nearest first."""
+    """workloads: each with its distance, the nearest first. The distance is the sum of the octaves between the
+    sizes."""
 
     asked: str
     operator: str
@@ -45,7 +46,7 @@ class Nearest:
 
 
 def nearest(catalog: Catalog, operator: str, asked: str) -> Nearest:
-    """asked: such as num_tokens=64,hidden_size=4096. DerbyError where nothing of the operator is measured."""
+    """asked: a shape such as num_tokens=64,hidden_size=4096. DerbyError if no shape of the operator was measured."""
     definition = catalog.definition(operator)
     values = values_of(definition, asked)
     rows = catalog.traces(operator)

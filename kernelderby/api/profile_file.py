@@ -60,7 +60,7 @@ class ProfileFile:
 
     @property
     def gpu(self) -> str | None:
-        """As the file names it; None where it does not."""
+        """The GPU that the file names; None without one."""
         return self.profile.gpu
 
     @property
@@ -69,13 +69,13 @@ class ProfileFile:
 
     @question("kernels")
     def select(self, selection: Selection | None) -> ProfileFile:
-        """Only what a selection (profile.filters.make_selection) takes of it."""
+        """The part of the profile that a selection (profile.filters.make_selection) takes."""
         return ProfileFile(selected(self.profile, selection))
 
     @question("timeline")
     def write_timeline(self, out: Path | str) -> int:
-        """A trace for ui.perfetto.dev, by its name packed (.gz) or not; the number of events. DerbyError: the name is
-        another, its folder is missing, or the profile has sums only."""
+        """Writes a trace for ui.perfetto.dev, packed if the name ends in .gz. Returns the number of events. DerbyError:
+        the file name has another ending, its folder is missing, or the profile has sums only."""
         out = Path(out)
         if not out.name.endswith((".json", ".json.gz")):
             raise DerbyError(f"{out}: a trace is a .json or .json.gz file; end the name so")
@@ -88,24 +88,25 @@ class ProfileFile:
 
     @question("layers")
     def draft(self) -> Draft:
-        """A layer map from the period of the kernels: `.text()` of it, `.stages_text()` as stages. DerbyError where no
-        layer repeats."""
+        """A layer map from the period of the kernels: `.text()` writes it as a map, `.stages_text()` as stages.
+        DerbyError if no layer repeats."""
         return draft_of(self.profile)
 
     @question("activity")
     def activity(self) -> Answer[tuple[Activity, ...]]:
-        """What its GPUs did: busy, idle and why, communication beside computing, launches, ranges, calls."""
+        """How its GPUs spent their time: busy, idle with causes, communication beside computing, launches, ranges,
+        calls."""
         return activity_answer([activity_of(self.profile)])
 
     @question("pace")
     def pace(self, within: str = INVOCATION) -> Answer[tuple[Pace, ...]]:
-        """The repetitions of the ranges whose name fits, one by one."""
+        """The repetitions, one by one, of the ranges whose name matches."""
         return pace_answer([pace_of(self.profile, within)])
 
     @question("kernels")
     def kernels(self, *, gpu: str | None = None, top: int | None = None) -> Answer[tuple[KernelsOf, ...]]:
-        """Every kernel with its library, role and architecture, and what to do about it. gpu: where the file names
-        none, or a wrong one. top: so many rows, the rest summed, in text and Markdown."""
+        """Every kernel with its library, role and architecture, and findings. gpu: the GPU, if the file names none or a
+        wrong one. top: maximum number of rows in text and Markdown; the rest is summed."""
         return kernels_answer([self.kernel_table(gpu)], top)
 
     @typed
@@ -118,8 +119,8 @@ class ProfileFile:
     def stages(
         self, solution: str, root: Path | str = ".", *, within: str | None = None
     ) -> Answer[tuple[Pipeline, ...]]:
-        """A solution's pipeline stage by stage, and everything beside it. solution: of the trace set, or a .toml file
-        with [[stages]] as in solution.toml."""
+        """A solution's pipeline stage by stage, and all other work. solution: a solution of the trace set, or a .toml
+        file with [[stages]] as in solution.toml."""
         return stages_answer([self.pipeline(solution, root, within=within)])
 
     @typed
@@ -141,8 +142,8 @@ class ProfileFile:
         factors: Sequence[float] = SPEEDUPS,
         floors_us: Mapping[str, float] | None = None,
     ) -> Answer[tuple[WhatIfs, ...]]:
-        """What the pipeline gains if one stage ran faster. floors_us: stage -> the least that it can take. DerbyError
-        for a factor that is no number above 1, and for a floor below 0."""
+        """How much the pipeline gains if one stage runs faster. floors_us: stage -> its minimum time. DerbyError for a
+        factor that is not a number above 1, and for a floor below 0."""
         for name, values, least in (("factors", factors, 1), ("floors_us", (floors_us or {}).values(), 0)):
             for value in values:
                 if not isinstance(value, int | float) or not least <= value < inf or value == 1 == least:
@@ -159,14 +160,15 @@ class ProfileFile:
         within: str | None = None,
         kind: str | None = None,
     ) -> Answer[Comparison]:
-        """What changed from this recording to another one, step by step, and by stage of a solution, otherwise by
-        kernel. within: expression of the ranges that mark a step each. kind: of the steps whose kernels are shown."""
+        """The changes from this recording to another one: step by step, then by stage of a solution, or by kernel
+        without a solution. within: regular expression of the ranges that mark the steps. kind: the kind of step whose
+        kernels are shown."""
         if solution is None:
             return compare_answer(compare_kernels(self.profile, after.profile, within, kind))
         return compare_answer(compare_stages(self.pipeline(solution, root), after.pipeline(solution, root)))
 
     def _findings(self, table: KernelTable) -> tuple[list[Finding], list[str]]:
-        """The findings, and what could not be looked for."""
+        """The findings, and the kinds of findings for which the profile lacks data."""
         notes = []
         if table.gpu is None and table.compute_capability is None:
             notes.append("the profile names no GPU: kernels for an older architecture cannot be marked; give --gpu")
@@ -182,15 +184,17 @@ class ProfileFile:
 
 @question("counters")
 def counters(*paths: Path | str) -> Answer[tuple[Counters, ...]]:
-    """What ncu counted of each kernel: files as `derby profile run --with ncu` writes them. DerbyError for others."""
+    """ncu's counters of each kernel, from files as `derby profile run --with ncu` writes them. DerbyError for other
+    files."""
     return counters_answer([read_counters(Path(path)) for path in paths])
 
 
 @question("layers")
 def layers(*paths: Path | str, layer_map: str | None = None, selection: Selection | None = None) -> Answer[LayerTable]:
-    """A served model's layers, group by group, module by module, a column a file, or a kind of step in it. layer_map: a
-    shipped one or a .toml; module tables bring their own, and a profile without one is read by its period. selection:
-    only that part of the profiles. DerbyError where no layer is found, and for the map of another model."""
+    """A served model's layers, group by group and module by module. Each file has a column; a file with several kinds
+    of steps has a column for each kind. layer_map: a shipped map or a .toml. Module tables bring their own map; without
+    a map, a profile's layer is found by its period. selection: use only that part of the profiles. DerbyError if no
+    layer is found, and for the map of another model."""
     return layers_answer(layer_table([Path(path) for path in paths], layer_map, selection))
 
 

@@ -1,4 +1,5 @@
-"""The rows of a set, definition by definition, and results computed from them: only once for a set of many rows."""
+"""The rows of a set, definition by definition, and results computed from them. For a set of many rows each result is
+computed only once."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ _Fresh = tuple[dict[str, Any], dict[str, Any], str, int]  # workload, shape, whe
 
 
 class RankingAsked(NamedTuple):
-    """What a ranking was asked for; see rank()."""
+    """The arguments of a ranking; see rank()."""
 
     gpu: str | None = None
     protocol: str | None = None
@@ -34,7 +35,7 @@ class RankingAsked(NamedTuple):
 
 
 class RecordedRows:
-    """Rows are loaded when something is worked out from them. Of a large set those of one definition at a time stay."""
+    """Loads rows when a computation needs them. Of a large set it keeps the rows of one definition at a time."""
 
     def __init__(self, catalog: Catalog) -> None:
         self.catalog = catalog
@@ -48,11 +49,11 @@ class RecordedRows:
         return self._rows[definition]
 
     def names(self) -> list[str]:
-        """Definitions that files of rows are named by; some may be no definitions of the set."""
+        """The definitions for which there are files of rows. The set may lack some of these definitions."""
         return sorted({path.stem for path in self.catalog.traces_files()})
 
     def tallies(self, definition: str | None = None) -> list[RowCount]:
-        """Of one definition, or of all."""
+        """The counts for one definition, or for all."""
         found = []
         for name in [definition] if definition else self.names():
 
@@ -63,7 +64,7 @@ class RecordedRows:
         return found
 
     def shapes(self, definition: str) -> list[Workload]:
-        """Catalog.shapes() of the definition's rows."""
+        """Catalog.shapes() for the definition's rows."""
 
         def fresh() -> list[_Fresh]:
             first = {row.uuid: row for row in reversed(self.of(definition)) if row.shape.get("origin") == FRESH}
@@ -83,7 +84,7 @@ class RecordedRows:
     def ranking(
         self, definition: str, known: Sequence[Workload], part: Sequence[Workload], asked: RankingAsked
     ) -> Ranking | None:
-        """Of the workloads of one part of the known ones; None where none of them has a row."""
+        """The ranking over these workloads; None if none of them has a row."""
         others = {workload.uuid for workload in known} - {workload.uuid for workload in part}
 
         def ranked() -> Ranking | None:
@@ -105,7 +106,7 @@ class RecordedRows:
         return self.catalog.remembered(("rank", repr(asked), uuids), definition, Ranking | None, ranked)  # type: ignore[arg-type]
 
     def fastest(self, definition: str, key: Key) -> dict[str, Reached]:
-        """uuid -> the shortest time of any solution, by the rows that count on one GPU under one protocol."""
+        """uuid -> the shortest time of any solution, from the rows that count on one GPU under one protocol."""
 
         def found() -> dict[str, Reached]:
             rows = group_rows(self.of(definition)).get(key)
@@ -114,7 +115,8 @@ class RecordedRows:
         return self.catalog.remembered(("fastest", *key), definition, dict[str, Reached], found)
 
     def prepare(self) -> None:
-        """The rankings that `derby rank` shows without names, of a large set, on all cores: what is not remembered."""
+        """For a large set: computes on all cores the rankings that `derby rank` shows without names, except remembered
+        ones."""
         if not self.catalog.is_large:
             return
         missing = [
@@ -159,6 +161,6 @@ for name in sys.argv[2:]:
 
 
 def prepare(root: str, definition: str) -> None:
-    """What fails here fails where somebody asks for it, and says why."""
+    """Ignores failures: the same computation fails again, with its reason, when its result is needed."""
     with suppress(DerbyError, OSError, MemoryError):
         RecordedRows(Catalog.open(Path(root))).prepare_one(definition)

@@ -45,7 +45,7 @@ from kernelderby.store.locate import find_set
 
 Given = ParamSpec("Given")
 T = TypeVar("T")
-_FEW = 3  # rankings: more of them, with all their shapes, are more than anybody asked for by naming none
+_FEW = 3  # rankings: without names, more than this many are shown in one table, not with all their shapes
 
 
 def _telling(method: Callable[Concatenate[TraceSet, Given], T]) -> Callable[Concatenate[TraceSet, Given], T]:
@@ -62,7 +62,7 @@ def _telling(method: Callable[Concatenate[TraceSet, Given], T]) -> Callable[Conc
 
 @dataclass(frozen=True, slots=True)
 class TraceSet:
-    """One set on disk, read when it is asked for. Names are one name or several."""
+    """One set on disk, read on demand. Wherever names are expected, give one name or several."""
 
     catalog: Catalog
 
@@ -105,15 +105,14 @@ class TraceSet:
         baseline: str | None = None,
         by_shape: bool | None = None,
     ) -> Answer[tuple[Ranking, ...]]:
-        """One ranking a definition: solution against solution on one GPU, timed in one way. A definition with workloads
-        of several origins has one ranking an origin, the survey's first.
+        """One ranking for each definition: solutions compared on one GPU, timed in one way. If a definition's workloads
+        have several origins, each origin has a ranking, the survey's first.
 
-        Without names: every definition that solutions competed for. origin: only workloads of these. gpu, protocol:
-        default the newest protocol, then the most rows. time: graph, eager or busy; default graph where all but plain
-        torch have it mostly.
-        by_shape: tables of every ranking; by default where names are given, and where there are three at most. Else
-        the text has one table with a row a ranking.
-        DerbyError: no rows, an unknown name, a baseline that passed nothing.
+        Without names: every definition with rows of two solutions. origin: only workloads of these origins. gpu,
+        protocol: default the newest protocol, then the GPU with most rows. time: graph, eager or busy; default: see
+        roofline.selection.time_kind. by_shape: the text has tables of every ranking, otherwise one table with a row for
+        each ranking. Default: tables of every ranking if names are given or there are at most three rankings.
+        DerbyError: no rows, an unknown name, or a baseline that passed no workload.
         """
         catalog = self.catalog
         check_time(time)
@@ -167,10 +166,9 @@ class TraceSet:
         protocol: str | None = None,
         time: str | None = None,
     ) -> Answer[ImportanceRanking]:
-        """Authors over all operators at once, each operator weighted by its share of the GPU time in production.
-
-        An operator's S counts its survey workloads where it has any. origin: only workloads of these, and the operators
-        that have some."""
+        """Authors over all operators, each operator weighted by its share of the GPU time in production. An operator's
+        S counts its survey workloads, if it has any. origin: only workloads of these origins, and only operators that
+        have some."""
         check_time(time)
         named = self.catalog.solutions_named(names_of(solutions)) or self.catalog.solutions.values()
         known = {solution.name: solution for solution in named}
@@ -195,10 +193,10 @@ class TraceSet:
     ) -> Answer[tuple[Leads, ...]]:
         """An author against the best library on every shape, for every GPU that has rows (or the named one).
 
-        One record for the shapes that count in scores (an operator's survey workloads, where it has any), one for the
-        shapes of models, one for fresh shapes, where any were measured. origin: only workloads of these. author:
-        default whose solutions are fastest on the most shapes. time: graph or eager (default: both). by_operator: a
-        table of operators beside the sentence, the most important one first.
+        One record for the shapes that count in scores (an operator's survey workloads, if it has any), one for the
+        shapes of models, and one for fresh shapes, if any were measured. origin: only workloads of these origins.
+        author: default the author who is fastest on the most shapes. time: graph or eager (default: both). by_operator:
+        add a table of operators, the most important one first.
         """
         catalog, origins = self.catalog, names_of(origin)
         catalog.check_origins(origins)
@@ -221,8 +219,8 @@ class TraceSet:
         gpu: str | None = None,
         only_not_raced: bool = False,
     ) -> Answer[Field]:
-        """The libraries that were raced at each operator, in which version, and when, beside the newest version:
-        that of a constraints file (lines `library==version`), or the one installed here; and those that were not."""
+        """For each operator the libraries that were raced, their versions and dates, and the newest version, from a
+        constraints file (lines `library==version`) or as installed here. Also the libraries that were not raced."""
         catalog = self.catalog
         names = [catalog.definition(name).name for name in names_of(definitions)] or list(catalog.definitions)
         counted = {name: [each.uuid for each in by_origin(catalog.workloads(name))[0]] for name in names}
@@ -244,10 +242,9 @@ class TraceSet:
         traces: bool = False,
         by_shape: bool | None = None,
     ) -> Answer[Survey]:
-        """The floors of operators on GPUs, and with `traces` how near the recorded times come to them on the first.
-
-        An operator's S counts its survey workloads where it has any. origin: only workloads of these. by_shape: tables
-        of every shape; by default where definitions are named.
+        """The floors of operators on GPUs. With `traces` also how close the recorded times on the first GPU come to
+        them. An operator's S counts its survey workloads, if it has any. origin: only workloads of these origins.
+        by_shape: tables of every shape; default if definitions are named.
         """
         names = names_of(definitions)
         gpus = [known_gpu(name) for name in names_of(gpu)]
@@ -256,8 +253,8 @@ class TraceSet:
 
     @_telling
     def operators(self, words: Names = (), *, sort: str = "importance", origin: Names = ()) -> Answer[Listing]:
-        """The operators that match each word: a part of the name, the op_type or the dtype. sort: importance, name,
-        shapes or s."""
+        """The operators that match every word. A word is a part of the name, of the op_type or of a dtype. sort:
+        importance, name, shapes or s."""
         recorded_rows = RecordedRows(self.catalog)
         recorded_rows.prepare()
         found = listing(self.catalog, recorded_rows, names_of(words), sort, names_of(origin))
@@ -271,16 +268,17 @@ class TraceSet:
 
     @_telling
     def prompt(self, operator: str, *, gpu: str | None = None, origin: Names = ()) -> str:
-        """The task of writing a kernel for an operator, in Markdown. gpu: whose floors and best times; default the one
-        with the most rows, H200 without rows. DerbyError for an unknown operator, origin or GPU."""
+        """The task of writing a kernel for an operator, in Markdown. gpu: the GPU of the floors and best times; default
+        the GPU with the most rows, H200 without rows. DerbyError for an unknown operator, origin or GPU."""
         found = contract(self.catalog, operator, names_of(origin))
         return operator_prompt(found, known_gpu(gpu or next(filter(find_gpu, found.gpus), "h200")))
 
     @_telling
     def capture(self, /, *files: Path | str, gain: bool = True, **options: Any) -> Answer[Captured]:
-        """The operators of profiles by shape, and what the fastest recorded solutions would save (gain). options: out
-        (a folder: written as a trace set), gpu, origin, model and sharing (a config.json, GPUs that share it), context
-        (tokens of a decoding request), tokens, selection, as of `derby capture`."""
+        """The operators of profiles by shape, and the time that the fastest recorded solutions would save (gain).
+        options, as for `derby capture`: out (a folder, written as a trace set), gpu, origin, model and sharing (a
+        config.json, and the number of GPUs that share it), context (tokens of a decoding request), tokens,
+        selection."""
         from kernelderby.api.capture import captured
 
         return captured(self.catalog, [Path(file) for file in files], with_gain=gain, **options)
@@ -289,15 +287,15 @@ class TraceSet:
     def explain(
         self, solution: str, workload: str | None = None, *, gpu: str | None = None, compiles: bool = True
     ) -> Answer[Explanation]:
-        """What bounds a solution on a workload (default: the one with the most time above what is reachable), and what
-        to try next. compiles: its kernels for sm_90, which runs its code in a process of its own."""
+        """The limits of a solution on a workload (default: the one with the most time to save), and the next
+        experiments. compiles: compile its kernels for sm_90, which runs its code in a separate process."""
         from kernelderby.api.explain import explain
 
         return explain(self.catalog, solution, workload, gpu, compiles=compiles)
 
     @_telling
     def nearest(self, operator: str, shape: str) -> Nearest:
-        """The measured shapes that are nearest to one such as "num_tokens=64,hidden_size=4096"."""
+        """The measured shapes nearest to a shape such as "num_tokens=64,hidden_size=4096"."""
         return nearest(self.catalog, operator, shape)
 
     @typed
@@ -310,9 +308,9 @@ class TraceSet:
         shapes: Names = (),
         **options: Any,
     ) -> Answer[Sequence[CheckResult]]:
-        """Whether solutions are right, as `derby check` asks it here. A solution may be a FILE.py of the operator;
-        shapes such as "num_tokens=64,hidden_size=4096" need not be listed. options: seeds, device, timeout, fresh,
-        secret, quick, sanitize."""
+        """Checks solutions on this machine, as `derby check` does. A solution may be a FILE.py for the operator. Shapes
+        such as "num_tokens=64,hidden_size=4096" need not be listed. options: seeds, device, timeout, fresh, secret,
+        quick, sanitize."""
         from kernelderby.api import judged
 
         names, of, asked = names_of(solutions), names_of(definitions), names_of(shapes)
@@ -331,9 +329,9 @@ class TraceSet:
         device: str | None = None,
         **settings: Any,
     ) -> Answer[tuple[Ranking, ...]]:
-        """Measures what has no row yet, as `derby bench` does here, and ranks it. Rows go into the set; with a FILE.py
-        or shapes into reports/bench/ until `record`. settings: rounds, iterations, timeout_seconds, again, together,
-        most_rounds. DerbyError: no GPU here, and device is not "cpu"."""
+        """Measures on this machine whatever has no row yet, as `derby bench` does, and ranks it. Rows go into the set.
+        With a FILE.py or shapes they go into reports/bench/, unless `record` is given. settings: rounds, iterations,
+        timeout_seconds, again, together, most_rounds. DerbyError: no GPU here, and device is not "cpu"."""
         from kernelderby.api.adhoc import adhoc_of, expect_timed
         from kernelderby.api.judged import bench
 
@@ -361,8 +359,8 @@ class TraceSet:
     def _with_rows(
         self, rows: Sequence[RowCount], wanted: Sequence[str], gpu: str | None, protocol: str | None
     ) -> tuple[list[str], list[str]]:
-        """The wanted definitions that have rows to compare; without any wanted, those that solutions competed for, or
-        all where there are none such. And a warning for all that is left out."""
+        """The wanted definitions that have rows to compare, and a warning about the definitions left out. Without
+        wanted names: the definitions with rows of two solutions, or all definitions if there are none."""
         catalog, warnings, place = self.catalog, list[str](), self.root / "traces"
         with_any = {row.definition for row in rows}
         chosen = list(wanted) or sorted(with_any & set(catalog.definitions))
@@ -395,6 +393,6 @@ def _unmeasured(definition: str, part: Sequence[Workload]) -> str:
 
 @typed
 def open_set(path: Path | str | None = None) -> TraceSet:
-    """The trace set in a folder, by default the one that the command `derby` works on there (docs/api.md). DerbyError
-    where the folder has no definitions/."""
+    """Opens the trace set in a folder, by default the set that the command `derby` would use (docs/api.md). DerbyError
+    if the folder has no definitions/."""
     return TraceSet(Catalog.open(find_set() if path is None else path))

@@ -1,1 +1,2 @@
-"""The files of `derby new`: an operator from its inputs and a reference, a solution that starts right. No torch."""
+"""The files of `derby new`: an operator from its inputs and a reference, and a solution that is correct from the start.
+No torch."""

@@ -15,12 +15,12 @@ _TOKEN = re.compile(r"\*\*|//|\w+|[-+*/%,]")
 
 
 class NoSize(Exception):
-    """The formula gives no size for these sizes."""
+    """The formula gives no valid size for the given sizes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Formula:
-    """text: arithmetic of axes, without blanks. A `/` has to come out whole, `//` rounds down."""
+    """text: arithmetic of axes, without blanks. The result of `/` must be whole; `//` rounds down."""
 
     text: str
 
@@ -29,7 +29,7 @@ class Formula:
 
     @property
     def axis(self) -> str:
-        """Its name in a contract: B_plus_1."""
+        """The name of its axis in a contract: B_plus_1."""
         tokens = _TOKEN.findall(self.text)
         if self.factors and tokens[0].isdecimal():
             tokens.reverse()
@@ -45,7 +45,7 @@ class Formula:
         return Formula(re.sub(r"[A-Za-z_]\w*", lambda found: names.get(found[0], found[0]), self.text))
 
     def size(self, sizes: Mapping[str, int]) -> int:
-        """NoSize where it is no whole number from 0 on."""
+        """The size that it gives. NoSize if that is not a whole number from 0 on."""
         try:
             found = constraints.value(self.text, sizes)
         except constraints.NotArithmetic as problem:
@@ -56,15 +56,15 @@ class Formula:
 
     @property
     def factors(self) -> tuple[str, ...]:
-        """Of 2*D or D*2 alone, in their order."""
+        """The two factors of a product such as 2*D or D*2, in their order."""
         return tuple(self.text.split("*")) if re.fullmatch(r"\d+\*[A-Za-z_]\w*|[A-Za-z_]\w*\*\d+", self.text) else ()
 
     def is_same(self, other: object) -> bool:
-        """2*D and D*2."""
+        """Whether two formulas are the same product: 2*D and D*2 are."""
         return isinstance(other, Formula) and bool(self.factors) and sorted(self.factors) == sorted(other.factors)
 
     def fitted(self, sizes: Mapping[str, int]) -> dict[str, int]:
-        """Sizes of axes with which it is a size from 1 on: those that are divided become twice their divisor."""
+        """Axis sizes for which the formula gives at least 1: a divided axis becomes twice its divisor."""
         try:
             if self.size(sizes) > 0:
                 return {}
@@ -82,11 +82,11 @@ class Formula:
 
 
 def formula(word: str, part: str) -> Formula | int:
-    """A number where it has no axis. DerbyError in one line."""
+    """The parsed formula, or its value if it names no axis. DerbyError in one line."""
     try:
         text = ast.unparse(ast.parse(part, mode="eval")).replace(" ", "")
         axes = _axes(text)
-        found = constraints.value(text, dict.fromkeys(axes, 6720))  # which small numbers divide
+        found = constraints.value(text, dict.fromkeys(axes, 6720))  # divisible by small numbers
     except (SyntaxError, ValueError, RecursionError, MemoryError, constraints.NotArithmetic):
         found = None
     if found is None or isinstance(found, bool):
@@ -102,7 +102,7 @@ def formula(word: str, part: str) -> Formula | int:
 
 
 def all_sizes(sizes: Mapping[str, int], formulas: Mapping[str, Formula]) -> dict[str, int]:
-    """With those that follow. NoSize where one does not come out."""
+    """The sizes of all axes, with those that follow by formulas. NoSize if a formula has no valid size."""
     return {**sizes, **{axis: each.size(sizes) for axis, each in formulas.items()}}
 
 

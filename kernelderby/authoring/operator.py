@@ -34,9 +34,9 @@ _TOLERANCES = {
 
 @dataclass(frozen=True, slots=True)
 class NewOperator:
-    """What `derby new operator` was told and found. source: the module with run(). sizes: axis -> sizes to measure.
-    small: one set of small sizes, and what differs from it where a CPU checks. magnitude: output -> its root mean
-    square at small sizes."""
+    """What `derby new operator` was told and found out. source: the module with run(). sizes: axis -> sizes to measure.
+    small: one set of small sizes, and the changes to it for the further checks on a CPU. magnitude: output -> its root
+    mean square at small sizes."""
 
     name: str
     op_type: str
@@ -60,7 +60,8 @@ class NewOperator:
 
 
 def expect_new(catalog: Catalog, what: str, name: str, folder: tuple[str, str]) -> None:
-    """DerbyError for a name that is taken, or that cannot be one. folder: an option and its value, a name as well."""
+    """DerbyError for a name that is taken or not allowed. folder: an option and its value, which must be an allowed
+    name too."""
     for told, word in ((what, name), folder):
         if not _NAME.fullmatch(word):
             raise DerbyError(f"{told}: {word!r:.80} is no name; write a-z, digits and _, a letter first")
@@ -70,7 +71,7 @@ def expect_new(catalog: Catalog, what: str, name: str, folder: tuple[str, str]) 
 
 
 def write_operator(catalog: Catalog, operator: NewOperator) -> tuple[list[Path], list[str]]:
-    """Writes the three files. Gives them, and what was left out, one line each."""
+    """Writes the three files. Returns their paths, and a line for each thing that was left out."""
     root, axes = catalog.root, operator.axes
     source = operator.source.rstrip("\n") + "\n" + _small(operator)
     place = root / "definitions" / operator.op_type / f"{operator.name}.json"
@@ -126,7 +127,7 @@ def _tolerance(each: Tensor, magnitude: float) -> dict[str, Any]:
 
 
 def _small(operator: NewOperator) -> str:
-    """What a CPU checks, and the generator of the inputs with a range of values."""
+    """The small sizes for a check on a CPU, and the generator of inputs that have a range of values."""
     scalars = {each.name: each.value for each in operator.inputs if each.shape is None}
     text = f"\n\n# What a CPU checks: `derby check {operator.name}`.\n"
     text += f"SMALL_AXES = {operator.small | scalars!r}\nSMALL_VARIANTS = {list(operator.variants)!r}\n"
@@ -192,8 +193,8 @@ def _lines(
 
 
 def stub(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> str:
-    """A body for run() until somebody writes it: each output a copy of the first input of its shape and dtype, else
-    zeros."""
+    """A body for run() until somebody writes it. Each output is a copy of the first input of the same shape and dtype,
+    or zeros if there is none."""
     parts = []
     for output in outputs:
         same = [each.name for each in inputs if (each.shape, each.dtype) == (output.shape, output.dtype)]
@@ -214,7 +215,7 @@ def _size_of(part: Part, inputs: Sequence[Tensor]) -> str:
 
 
 def source_of(name: str, description: str, inputs: Sequence[Tensor], body: str) -> str:
-    """The module of a reference whose body is known."""
+    """The module of a reference with the given body."""
     signature = ", ".join(each.name for each in inputs)
     documented = ", ".join(map(str, inputs))
     return (

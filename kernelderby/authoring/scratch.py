@@ -1,4 +1,4 @@
-"""A set of one operator for one run: somebody's file beside the set's solutions, shapes that no file lists."""
+"""A set of one operator for one run: a user's file beside the set's solutions, and shapes that no file lists."""
 
 from __future__ import annotations
 
@@ -22,13 +22,12 @@ _IMPORTED = {"triton": "triton", "tilelang": "tilelang"}  # module -> language
 
 
 def is_file(name: str) -> bool:
-    """Whether it means a FILE.py or FILE.py::function."""
+    """Whether the word means a FILE.py or FILE.py::function."""
     return name.partition("::")[0].endswith(".py")
 
 
 def solution_of_file(catalog: Catalog, place: str, definition: Definition) -> Solution:
-    """place: FILE.py, or FILE.py::function; without one run(). Files beside it that its text names come along.
-
+    """place: FILE.py::function, or FILE.py for its run(). Neighbouring files that its text names come along.
     DerbyError: no such file or function, or parameters that are neither the inputs nor the inputs and outputs."""
     file, _, function = place.partition("::")
     path, function = Path(file), function or "run"
@@ -66,7 +65,8 @@ def solution_of_file(catalog: Catalog, place: str, definition: Definition) -> So
 
 
 def _taken(path: Path, tree: ast.Module, function: str, definition: Definition) -> int:
-    """How many parameters it has. Of `run = torch.compile(kernel)` nobody knows: as many as there are inputs."""
+    """The number of its parameters. For `run = torch.compile(kernel)` that is unknown, so the number of inputs is
+    assumed."""
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
     targets = [each for node in tree.body if isinstance(node, ast.Assign) for each in node.targets]
     inputs, outputs = ", ".join(definition.inputs), ", ".join(definition.outputs)
@@ -87,7 +87,7 @@ def _taken(path: Path, tree: ast.Module, function: str, definition: Definition) 
 
 
 def shape_lines(catalog: Catalog, definition: Definition, words: Sequence[str]) -> list[dict[str, Any]]:
-    """The lines of a workloads file for `num_tokens=64,hidden_size=4096`. Plain numbers that are not given are those of
+    """The lines of a workloads file for `num_tokens=64,hidden_size=4096`. Plain numbers that are not given come from
     the first listed shape."""
     listed = catalog.workloads(definition.name)
     generated = [name for name, spec in listed[0].inputs.items() if spec["type"] == "safetensors"] if listed else []
@@ -99,7 +99,7 @@ def shape_lines(catalog: Catalog, definition: Definition, words: Sequence[str]) 
 
 
 def values_of(definition: Definition, word: str) -> dict[str, int | float | str]:
-    """name -> value of one --shape. DerbyError for a name that is none, an axis that is fixed, a value that is none."""
+    """name -> value of one --shape. DerbyError for an unknown name, a fixed axis, or an invalid value."""
     found: dict[str, int | float | str] = {}
     for part in word.split(","):
         name, equals, value = part.strip().partition("=")
@@ -141,7 +141,7 @@ def _sizes(definition: Definition, listed: Sequence[Workload], word: str) -> Siz
 
 
 def _completed(definition: Definition, given: Mapping[str, Any]) -> dict[str, Any]:
-    """With the axes that the constraints tell."""
+    """The sizes with the axes that the constraints determine."""
     found = dict(given)
     missing = [name for name, size in definition.axes.items() if size is None and name not in found]
     for _ in range(len(missing)):
@@ -159,7 +159,7 @@ def _example(definition: Definition) -> str:
 
 
 def _free(definition: Definition) -> list[str]:
-    """The axes that vary and that no constraint tells from others."""
+    """The variable axes that no constraint determines."""
     var = [name for name, size in definition.axes.items() if size is None]
     told = {name for text in definition.constraints for name in var if text.startswith(f"{name} == ")}
     return [name for name in var if name not in told]
@@ -179,7 +179,7 @@ def scratch_set(
     solutions: Iterable[Solution],
     lines: Sequence[Mapping[str, Any]],
 ) -> Catalog:
-    """lines: of its workloads file; without any, the listed ones."""
+    """lines: the lines of its workloads file; without any, the listed workloads are used."""
     place = folder / "definitions" / definition.op_type
     for path in (definition.path, definition.source_path):
         if path is not None:
@@ -188,7 +188,7 @@ def scratch_set(
     text = "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in told)
     write_whole(folder / "workloads" / definition.op_type / f"{definition.name}.jsonl", text)
     for solution in solutions:
-        if solution.json_path != definition.path:  # a reference has no file
+        if solution.json_path != definition.path:  # a reference has no file of its own
             write_packed(folder, solution)
     if (catalog.root / "blob").is_dir():
         (folder / "blob").symlink_to((catalog.root / "blob").resolve())
@@ -208,7 +208,7 @@ def _modules(tree: ast.Module) -> set[str]:
 
 
 def _beside(path: Path, text: str) -> dict[str, str]:
-    """Sources in the same folder that its text names, and those that these name."""
+    """The sources in the same folder that its text names, and those that they name in turn."""
     others = {
         each.name: each for each in sorted(path.parent.iterdir()) if each.suffix in (".py", ".cu", ".cuh", ".cpp", ".h")
     }

@@ -1,5 +1,5 @@
-"""A solution's files: solution.toml, and a source that is right before anybody edits it (the reference does the work, a
-kernel in the chosen language copies what it gives)."""
+"""A solution's files: solution.toml, and a source that is correct before anybody edits it (the reference computes, and
+a kernel in the chosen language copies its result)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TEMPLATES = Path(__file__).parent / "templates"
 
 @dataclass(frozen=True, slots=True)
 class Language:
-    """written: what solution.toml says. files: templates. kernels: pattern of its kernels' names."""
+    """written: the language in solution.toml. files: templates. kernels: pattern of its kernels' names."""
 
     written: str
     modules: tuple[str, ...] = ()
@@ -39,7 +39,7 @@ LANGUAGES = {
 
 
 def write_solution(catalog: Catalog, name: str, definition: Definition, language: str, author: str) -> list[Path]:
-    """DerbyError for a name that is taken or is none."""
+    """Writes the solution's folder. DerbyError for a name that is taken or not allowed."""
     expect_new(catalog, "solution", name, ("--author", author))
     if language not in LANGUAGES:
         raise DerbyError(f"--language: {language!r:.80} is none of {', '.join(LANGUAGES)}")

@@ -24,15 +24,15 @@ DTYPES = {**_SHORT, **{name: name for name in _SHORT.values()}}
 _WORD = re.compile(r"([A-Za-z_]\w*):([A-Za-z]\w*)(?:\[([^\]]*)\])?(?:=(.+))?")
 _RANGE = re.compile(r"([^.]+(?:\.\d+)?)\.\.(.+)")
 _OFFSETS = re.compile(r"offsets\((.+)\)")
-_COMMA = re.compile(r",(?![^(]*\))")  # not one of min(A,B)
+_COMMA = re.compile(r",(?![^(]*\))")  # not a comma inside min(A,B)
 Part = str | int | Formula
 
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """One input or output. shape: names of axes, sizes, and sizes that follow from axes; None of a plain number, whose
-    value is then known. low, high: what the values are drawn from, high an axis or a number; of integers below high.
-    offsets: they rise from 0 to high."""
+    """One input or output. shape: names of axes, sizes, and sizes that follow from axes; None for a plain number, whose
+    value is then known. low, high: the range of the values; high is an axis or a number, which integers stay below.
+    offsets: the values rise from 0 to high."""
 
     name: str
     dtype: str
@@ -55,7 +55,7 @@ def _short(dtype: str) -> str:
 
 
 def tensor(word: str) -> Tensor:
-    """DerbyError in one line that shows how it is written."""
+    """The tensor that a word describes. DerbyError in one line that shows the correct form."""
     found = _WORD.fullmatch(word.strip().replace(" ", ""))
     if found is None:
         raise DerbyError(
@@ -94,7 +94,7 @@ def tensors(words: Iterable[str]) -> list[Tensor]:
 
 
 def sizes(words: Sequence[str], axes: Iterable[str]) -> dict[str, tuple[int, ...]]:
-    """Axis -> sizes of `T=1,64 D=4096`. A name that is no axis is a DerbyError."""
+    """Axis -> sizes, from `T=1,64 D=4096`. DerbyError for a name that is not an axis."""
     known, found = list(axes), dict[str, tuple[int, ...]]()
     for word in words:
         name, equals, values = word.partition("=")
@@ -107,7 +107,7 @@ def sizes(words: Sequence[str], axes: Iterable[str]) -> dict[str, tuple[int, ...
 
 
 def axis_names(every: Iterable[Tensor]) -> dict[str, int | None]:
-    """Name -> size of every axis, None of one that varies. The number n is the axis size_n."""
+    """Name -> size of every axis, None for a variable axis. A fixed size n is the axis size_n."""
     found: dict[str, int | None] = {}
     for each in every:
         for part in each.shape or ():
@@ -120,13 +120,13 @@ def axis_of(part: Part) -> str:
 
 
 def formulas_of(every: Iterable[Tensor]) -> dict[str, Formula]:
-    """Name -> formula of the axes that follow from others."""
+    """Name -> formula, for the axes that follow from others."""
     return {axis_of(part): part for each in every for part in each.shape or () if isinstance(part, Formula)}
 
 
 def expect_told(inputs: Sequence[Tensor]) -> None:
-    """DerbyError where a formula or a range of values speaks of an axis that no input has by itself, so that no call
-    tells it, or where two axes would have one name."""
+    """DerbyError if a formula or a range of values names an axis that no input has by itself, because then no call
+    determines its size. Also if two axes would have the same name."""
     plain = {part for each in inputs for part in each.shape or () if isinstance(part, str)}
     taken: dict[str, Part] = {}
     for each in inputs:
@@ -151,7 +151,7 @@ def _mend(each: Tensor, part: Formula, axis: str) -> str:
 
 
 def usual_sizes(inputs: Sequence[Tensor], given: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-    """Sizes to measure where none are given: the first axis at 1, 64 and 1024, last axes at 4096, others at 32."""
+    """Default sizes to measure: the first axis at 1, 64 and 1024, last axes at 4096, others at 32."""
     found = dict(given)
     last = {each.shape[-1] for each in inputs if each.shape}
     axes = base_axes(inputs)
@@ -161,7 +161,7 @@ def usual_sizes(inputs: Sequence[Tensor], given: Mapping[str, tuple[int, ...]]) 
 
 
 def base_axes(every: Iterable[Tensor]) -> list[str]:
-    """Those that vary by themselves."""
+    """The axes that vary independently."""
     every = list(every)
     return [name for name, size in axis_names(every).items() if size is None and name not in formulas_of(every)]
 

@@ -1,4 +1,5 @@
-"""The operators of one or more profiles by shape: how often, for how long; and the GPU time that nothing explains."""
+"""The operators of one or more profiles by shape, with their number of calls and their time, and the unexplained GPU
+time."""
 
 from __future__ import annotations
 
@@ -18,15 +19,15 @@ from kernelderby.profile.kernels.attribution import Role, attribute
 from kernelderby.profile.operators import Issued, OperatorCall
 from kernelderby.profile.spans import Profile, Span, SpanKind
 
-# Neighbours before and after, most telling first; the last ones serve the ends of a trace.
+# Numbers of neighbours before and after, the most telling first. The last ones are for the ends of a trace.
 WINDOWS = ((6, 6), (3, 3), (0, 9), (9, 0), (2, 2))
-_ALIKE = 2  # a kernel without a grid is of the size of another one whose time is within this factor
+_ALIKE = 2  # a kernel without a grid has the same size as another one if their times are within this factor
 
 
 @dataclass(slots=True)
 class CapturedShape:
-    """One definition at one size. operators: the framework's names of it. calls: how often. time_ns: of its kernels,
-    one after another. inferred_ns: the part whose operator was taken from launches of the same kernel and grid."""
+    """One definition at one size. operators: the framework's names for it. calls: number of calls. time_ns: sum of its
+    kernels' durations. inferred_ns: the part whose operator was inferred from launches of the same kernel and grid."""
 
     definition: Definition
     sizes: Sizes
@@ -41,7 +42,8 @@ class CapturedShape:
 
 @dataclass(slots=True)
 class Unmapped:
-    """GPU work of one operator and shape that is no definition. operator: the kernel's role where none is known."""
+    """GPU work of one operator and shape that matches no definition. operator: the kernel's role if the operator is
+    unknown."""
 
     operator: str
     shape: str
@@ -53,9 +55,9 @@ class Unmapped:
 
 @dataclass(frozen=True, slots=True)
 class Capture:
-    """Largest time first. total_ns: all GPU work of the profiles. shaped_ns: the part whose operator told its sizes,
-    mapped or not. graph_ns: the part that ran in CUDA graphs; joined_ns: the share of that which a recorded
-    capture explains. inferred_ns: of launches that are not in the file, and have the operator of others like them."""
+    """Largest time first. total_ns: all GPU work of the profiles. shaped_ns: the part whose operator and sizes are
+    known, mapped or not. graph_ns: the part that ran in CUDA graphs; joined_ns: the part of it that a recorded capture
+    explains. inferred_ns: work without a launch in the file, whose operator was inferred from similar launches."""
 
     paths: tuple[Path, ...]
     gpu: str | None
@@ -75,7 +77,7 @@ class Capture:
 
 @dataclass(frozen=True, slots=True)
 class _Launched:
-    """occurrence: which replay of a graph it is of, None outside of graphs."""
+    """occurrence: number of the graph replay that contains it, None outside graphs."""
 
     span: Span
     chain: tuple[OperatorCall, ...]
@@ -90,8 +92,9 @@ class _Launched:
 def capture(
     catalog: Catalog, profiles: Sequence[Profile], facts: Mapping[str, Any], context: int | None = None
 ) -> Capture:
-    """profiles: opened with operators; those that hold only a graph's capture explain the others' replays. facts: of a
-    model. context: tokens of a decoding sequence, where no annotation tells them."""
+    """profiles: opened with operators. Profiles that hold only a graph's capture explain the replays in the others.
+    facts: facts of a model. context: tokens of a decoding sequence, for traces without an annotation that gives
+    them."""
     graphs = [graph for profile in profiles for graph in profile.captured_graphs()]
     tally = _Totals(catalog, facts, context)
     gpus = dict.fromkeys(profile.gpu for profile in profiles if profile.gpu)
@@ -122,7 +125,7 @@ class _Totals:
         self.total_ns = self.shaped_ns = self.graph_ns = self.joined_ns = self.inferred_ns = 0
 
     def take(self, work: Iterator[_Launched]) -> None:
-        """The kernels of one profile; those without an operator wait until all others are known."""
+        """Takes the kernels of one profile. Kernels without an operator wait until all others are known."""
         everything = list(work)
         for each in everything:
             self.total_ns += each.duration_ns
@@ -158,14 +161,14 @@ class _Totals:
         found = self._mapper.map(work.chain, facts)
         if isinstance(found, Refused) or any(each.type for each in found.call.operands):
             return found
-        kind = attribute(work.span.name, work.span.kind).dtype  # ranges tell sizes alone
+        kind = attribute(work.span.name, work.span.kind).dtype  # ranges give sizes only
         wanted = {spec.dtype for spec in found.definition.inputs.values()}
         if kind is None or kind in wanted or (kind in CLASSES["half"] and wanted & set(CLASSES["half"])):
             return found
         return Refused(found.call, f"{kind} elements")
 
     def _add(self, work: _Launched, found: Mapped | Refused, calls: float, is_inferred: bool = False) -> None:
-        """calls: how many begin with this launch; a part of one where its launches are cut off."""
+        """calls: number of calls that begin with this launch; a fraction if the launches of the call are cut off."""
         duration = work.duration_ns
         if any(call.is_shaped for call in work.chain):
             self.shaped_ns += duration
@@ -221,8 +224,8 @@ def _call(work: _Launched, found: Mapped | Refused) -> tuple[int, int | None]:
 
 
 def _cut_off(everything: Sequence[_Launched], found: Mapping[int, Mapped | Refused]) -> dict[int, int]:
-    """Place of a launch that is not in the trace -> the place of one whose operator it has: of the same kernel with the
-    same grid, where all of those agree, else of the same kernel between the same ones."""
+    """Place of a kernel whose launch is not in the trace -> place of a kernel with the same operator: one of the same
+    name and grid, if all of those agree, otherwise one of the same name between the same neighbours."""
     operators = {place: _operator(one) for place, one in found.items()}
     same: dict[tuple[str, tuple[int, ...]], dict[object, int]] = defaultdict(dict)
     for place, operator in operators.items():
@@ -265,9 +268,9 @@ def _why_alone(work: _Launched) -> str:
 
 
 def alike(kernels: Sequence[Hashable], known: Sequence[Hashable | None]) -> dict[int, int]:
-    """Place without an operator -> a place with one, where all places of one window agree. kernels: of one stream in
-    their order, name with grid. known: the operator of each, None where nothing tells it. A model runs the same layers
-    again and again, so the kernels around one tell its operator where its own name and grid do not."""
+    """Place without an operator -> a place with one, if all places in equal windows agree. kernels: name with grid, of
+    one stream in order. known: the operator of each, None if unknown. A model repeats its layers, so the neighbours of
+    a kernel determine its operator if its own name and grid do not."""
     missing = {place for place, operator in enumerate(known) if operator is None}
     wanted = {kernels[place] for place in missing}
     found: dict[int, int] = {}
@@ -287,6 +290,6 @@ def alike(kernels: Sequence[Hashable], known: Sequence[Hashable | None]) -> dict
 
 
 def _windows(kernels: Sequence[Hashable], before: int, after: int) -> Iterator[tuple[int, tuple[Hashable, ...]]]:
-    """Every place that has so many neighbours, with them."""
+    """Every place that has this many neighbours, with the neighbours."""
     for place in range(before, len(kernels) - after):
         yield place, tuple(kernels[place - before : place + after + 1])

@@ -37,7 +37,7 @@ class _Sequences(Struct, forbid_unknown_fields=True):
 
 @dataclass(slots=True)
 class _Outer:
-    """An outermost call, the places of its kernels, and whether a rule maps any of them."""
+    """An outermost call, the places of its kernels, and whether a rule maps one of them."""
 
     call: OperatorCall
     places: list[int] = field(default_factory=list)
@@ -52,7 +52,8 @@ def _sequences() -> tuple[_Sequence, ...]:
 def composed(
     catalog: Catalog, launched: Sequence[tuple[tuple[OperatorCall, ...], Mapped | Refused]]
 ) -> Mapping[int, Mapped]:
-    """Place -> what the launch there is a part of. launched: the operators around each, and what the rules say."""
+    """Place -> the composed operator to which the launch there belongs. launched: the operators around each launch, and
+    the rules' results."""
     outers: dict[int, _Outer] = {}
     for place, (chain, found) in enumerate(launched):
         outer = outers.setdefault(id(chain[0]), _Outer(chain[0]))
@@ -75,7 +76,7 @@ def composed(
 
 
 def _matched(sequence: _Sequence, calls: Sequence[_Outer], start: int) -> list[_Outer] | None:
-    """The calls of the sequence that begins there, without those that only stand between."""
+    """The calls of the sequence that begins there, without other calls in between."""
     found, place = list[_Outer](), start
     for name in sequence.operators:
         if place == len(calls):

@@ -1,6 +1,6 @@
 """FlashInfer's files (FLASHINFER_TRACE_DUMP=1): a JSON for every operator, without the load.
 
-The files have no times and no loads. The sizes that vary are those of the loads of shapes/rules.toml, or of --tokens.
+The files have no times and no loads. Variable sizes come from the loads of shapes/rules.toml, or from --tokens.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class _Dumped(Struct):
 
 
 class _DumpRule(Struct, forbid_unknown_fields=True):
-    """dtypes: of inputs, by FlashInfer's names."""
+    """dtypes: types of the inputs, under FlashInfer's names."""
 
     api: str
     definition: Name
@@ -56,7 +56,7 @@ class _DumpRules(Struct, forbid_unknown_fields=True):
 
 
 def is_dump(path: Path) -> bool:
-    """A folder, or a JSON whose first bytes are FlashInfer's."""
+    """Whether it is a folder, or a JSON whose first bytes are FlashInfer's."""
     if path.is_dir():
         return True
     if path.suffix != ".json" or not path.is_file():
@@ -67,7 +67,7 @@ def is_dump(path: Path) -> bool:
 
 
 def read_dumps(catalog: Catalog, path: Path, tokens: Sequence[int]) -> tuple[list[CapturedShape], list[Unmapped]]:
-    """Without times. DerbyError for a folder without such files."""
+    """The shapes of the dumped operators, without times. DerbyError for a folder without such files."""
     files = sorted(path.glob("*.json")) if path.is_dir() else [path]
     if not files:
         raise DerbyError(
@@ -97,7 +97,7 @@ def _rules() -> tuple[tuple[re.Pattern[str], _DumpRule], ...]:
 
 
 def _shapes(catalog: Catalog, dumped: _Dumped, tokens: Sequence[int]) -> list[tuple[Definition, Sizes]] | str:
-    """One for each entry of the rule's load; a text says why there is none."""
+    """One shape for each entry of the rule's load, or a text that says why there is none."""
     reason = "no definition"
     facts = {name: axis.value for name, axis in dumped.axes.items() if axis.value is not None}
     for pattern, entry in _rules():

@@ -1,4 +1,4 @@
-"""The gain of a profile: time here, the floor, and the fastest recorded solution, by operator and shape."""
+"""The possible gain of a profile, by operator and shape: its time, the floor, and the fastest recorded solution."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from kernelderby.roofline.floors import floors
 from kernelderby.roofline.recorded import Reached, Recorded, recorded
 from kernelderby.rows.measurement import Cost, Measurement
 
-NEAR = 2.0  # a neighbour's sizes are within this factor, each of them
+NEAR = 2.0  # each size of a neighbour is within this factor
 CostOf = Callable[[Definition, Sizes], Cost | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """The fastest recorded solution. exact: of this shape; otherwise of the neighbour `axes`, its time multiplied by
-    how the two shapes' floors compare. kind: of trace.TIME_KINDS."""
+    """The fastest recorded solution. exact: recorded at this shape. Otherwise it was recorded at the neighbour `axes`,
+    and its time is multiplied by the ratio of the two floors. kind: one of measurement.TIME_KINDS."""
 
     solution: str
     time_us: float
@@ -34,8 +34,8 @@ class Best:
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """here_us: of one call, the sum of its kernels. saved_ns: over the profile, 0 where nothing recorded is faster.
-    to_floor_ns: what a kernel at the floor would save; None without a floor."""
+    """here_us: time of one call, the sum of its kernels. saved_ns: saving over the whole profile, 0 if no recorded
+    solution is faster. to_floor_ns: the saving of a kernel at the floor; None without a floor."""
 
     shape: CapturedShape
     here_us: float
@@ -47,7 +47,7 @@ class Gain:
 
 @dataclass(frozen=True, slots=True)
 class Gains:
-    """gpu: whose floors and rows these are, None where unknown. gains: largest saving first, then largest time."""
+    """gpu: the GPU of the floors and rows, None if unknown. gains: largest saving first, then largest time."""
 
     gpu: Gpu | None
     total_ns: int
@@ -60,7 +60,7 @@ class Gains:
 
 
 def gains(catalog: Catalog, found: Capture, cost_of: CostOf, gpu_name: str | None = None) -> Gains:
-    """gpu_name: instead of the profile's own. cost_of: the work of a shape, None where nobody can count it."""
+    """gpu_name: replaces the profile's GPU. cost_of: gives the cost of a shape, None if it cannot be counted."""
     name = gpu_name or found.gpu
     gpu = find_gpu(name) if name else None
     warnings = []
@@ -130,14 +130,14 @@ def _best(
 
 
 def _in_place(cost: Cost) -> Cost:
-    """A server's operators write into their inputs' memory where they can."""
+    """The cost of a solution that writes into its inputs' memory, as a server's operators do where they can."""
     return structs.replace(cost, bytes_read=cost.needed(in_place=True), bytes_written=0)
 
 
 def _distance(shape: CapturedShape, workload: Workload) -> float | None:
-    """How far the sizes are apart: the sum of the logarithms of their ratios, 0 for the same shape. None where they are
-    no neighbours: a size off by more than NEAR, or another value for the generator. Floats such as eps change no
-    time."""
+    """The distance of two shapes: the sum of the logarithms of their size ratios, 0 for the same shape. None if they
+    are not neighbours: a size differs by more than NEAR, or a value for the generator differs. Floats such as eps do
+    not change the time."""
     generator = {name: value for name, value in workload.generator.items() if isinstance(value, str)}
     if generator != {name: value for name, value in shape.sizes.generator.items() if isinstance(value, str)}:
         return None

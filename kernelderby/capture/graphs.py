@@ -1,8 +1,8 @@
-"""CUDA graphs: the operators of a graph's capture, given to the kernels of its replays.
+"""CUDA graphs: assigns the operators of a graph's capture to the kernels of its replays.
 
-While a graph is captured, operators run on the host and launch nothing; while it is replayed, kernels run without
-operators. The two meet in order: the n-th kernel of a replay is the n-th launch of its capture, and on ROCm, whose
-traces name the kernel at its launch, the names prove it.
+During a capture, operators run on the host and start no kernel. During a replay, kernels run without operators. The
+n-th kernel of a replay is the n-th launch of its capture. On ROCm the names prove this, because its traces name the
+kernel at its launch.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from kernelderby.profile.operators import CapturedGraph, CapturedLaunch, Issued,
 from kernelderby.profile.spans import Span, SpanKind
 from kernelderby.store.counts import counted
 
-_LEAST = 0.6  # of a replay's kernels must be launches of the capture, in its order
+_LEAST = 0.6  # this share of a replay's kernels must be launches of the capture, in the same order
 _NUMBERS = re.compile(r"\d+")
 _Chains = dict[int, tuple[OperatorCall, ...]]
 
 
 def replayed(both: Sequence[tuple[Span, Issued]], graphs: Sequence[CapturedGraph]) -> tuple[_Chains, list[str]]:
-    """Place in `both` -> the operators of its launch at the capture; and what to tell about it."""
+    """Place in `both` -> the operators of its launch during the capture; and lines about it for the user."""
     replays: dict[int, list[int]] = defaultdict(list)
     for place, (_, issued) in enumerate(both):
         if issued.graph is not None:
@@ -31,7 +31,7 @@ def replayed(both: Sequence[tuple[Span, Issued]], graphs: Sequence[CapturedGraph
     unknown = ambiguous = 0
     remembered: dict[object, tuple[CapturedGraph, list[int | None]] | str] = {}
     for places in replays.values():
-        if any(both[place][1].chain for place in places):  # the file itself says where each kernel was captured
+        if any(both[place][1].chain for place in places):  # the file itself tells where each kernel was captured
             continue
         spans = [both[place][0] for place in places]
         grids = [both[place][1].grid for place in places]
@@ -68,7 +68,8 @@ def _fitting(
     steps: Sequence[str],
     graphs: Sequence[CapturedGraph],
 ) -> tuple[CapturedGraph, list[int | None]] | str:
-    """The capture that fits best, and which of its launches each kernel is. "none", or "several" of other shapes."""
+    """The best capture, and for each kernel its launch there. "none" if no capture fits, "several" if captures of
+    different shapes fit."""
     found: list[tuple[float, CapturedGraph, list[int | None]]] = []
     for closely in (True, False):
         for graph in graphs if not found else ():
@@ -90,8 +91,8 @@ def _shapes(launch: CapturedLaunch) -> tuple[object, ...]:
 
 
 def _pairs(spans: Sequence[Span], launches: Sequence[CapturedLaunch], closely: bool) -> list[int | None]:
-    """Which launch each kernel is. closely: all of them in order or none. By name where the capture tells names, else
-    by place: kernels and copies, or the kernels alone."""
+    """The launch of each kernel. closely: all of them in order, or none. Pairs by name if the capture has names,
+    otherwise by position: kernels and copies, or kernels only."""
     named = any(launch.kernel and not _is_copy(launch.kernel) for launch in launches)
     theirs = ["copy" if _is_copy(launch.kernel or "") else launch.kernel or "kernel" for launch in launches]
     ours = [(span.name if named else "kernel") if span.kind is SpanKind.KERNEL else "copy" for span in spans]
@@ -121,7 +122,7 @@ def _is_copy(kernel: str) -> bool:
 def _same_grids(
     grids: Sequence[tuple[int, ...] | None], launches: Sequence[CapturedLaunch], pairs: Sequence[int | None]
 ) -> float:
-    """The share of kernels with the grid of their launch; 0 where the traces do not tell them."""
+    """The share of kernels that have the grid of their launch; 0 if the traces have no grids."""
     told = [
         grid == launches[pair].grid
         for grid, pair in zip(grids, pairs, strict=True)
@@ -131,7 +132,7 @@ def _same_grids(
 
 
 def _same_numbers(steps: Sequence[str], ranges: Sequence[str]) -> float:
-    """1 where the annotations of both speak of one batch, as capture_32_FULL and execute_32_context_0.. do."""
+    """1 if both annotations name the same batch size, such as capture_32_FULL and execute_32_context_0.."""
     ours = {number for name in steps for number in _NUMBERS.findall(name)}
     theirs = {number for name in ranges for number in _NUMBERS.findall(name)}
     return 1.0 if ours & theirs - {"0", "1"} else 0.0

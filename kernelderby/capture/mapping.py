@@ -1,4 +1,4 @@
-"""From the operators around a launch to a definition and its sizes, by the rules, and the facts of its step."""
+"""Finds the definition and sizes of a launch, from the operators around it, the rules, and the facts of its step."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NAMES = (
 
 @dataclass(frozen=True, slots=True)
 class Mapped:
-    """A call that is a definition at these sizes. note: how the two differ, "" where they do not."""
+    """A call that matches a definition at these sizes. note: how the two differ, "" if they do not."""
 
     call: OperatorCall
     definition: Definition
@@ -42,7 +42,7 @@ class Mapped:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A launch that no rule fits. call: None where no operator was open. reason: why."""
+    """A launch that no rule fits. call: None if no operator was open."""
 
     call: OperatorCall | None
     reason: str
@@ -52,14 +52,14 @@ _Found = tuple[Definition, Sizes, str, str, str]  # Mapped without the call
 
 
 class Mapper:
-    """Remembers what it found for calls that are alike."""
+    """Maps launches to definitions. Remembers its result for equal calls."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
         self._known: dict[Any, _Found | str] = {}
 
     def map(self, chain: Sequence[OperatorCall], facts: Mapping[str, Any]) -> Mapped | Refused:
-        """The outermost call that a rule fits; a container only where none inside does."""
+        """The outermost call that a rule fits. A container is taken only if no call inside it fits."""
         outer: Mapped | None = None
         refused: Refused | None = None
         for call in chain:
@@ -79,7 +79,7 @@ class Mapper:
         return Refused(inner, "no definition" if inner.is_shaped else "recorded without shapes (record_shapes=True)")
 
     def _of_call(self, call: OperatorCall, facts: Mapping[str, Any]) -> _Found | str | None:
-        """A text says why no rule of this operator fits; None: it has none."""
+        """The match; a text that says why no rule of this operator fits; None if the operator has no rule."""
         candidates = rules_of(call.name)
         if not candidates or not call.operands:
             return None
@@ -89,7 +89,7 @@ class Mapper:
         return self._known[key]
 
     def _first(self, candidates: Sequence[CaptureRule], call: OperatorCall, facts: Mapping[str, Any]) -> _Found | str:
-        reason, needed = "", False  # what the user can mend is told before sizes that do not fit
+        reason, needed = "", False  # problems that the user can mend come before sizes that do not fit
         for rule in candidates:
             definition = self._catalog.definitions.get(rule.entry.definition)
             if definition is None:
@@ -109,7 +109,7 @@ class Mapper:
 
 
 def _sizes(definition: Definition, values: Mapping[str, Any], rule: CaptureRule) -> Sizes:
-    """Only what the definition and the rule's own formulas name. Unfit where a const axis has another size."""
+    """The sizes that the definition and the rule's own formulas name. Unfit if a const axis has another size."""
     for axis, size in definition.axes.items():
         if size is not None and values.get(axis, size) != size:
             raise NotThis(f"{axis} is {values[axis]}, and {definition.name} has {size}")
@@ -127,23 +127,24 @@ def _sizes(definition: Definition, values: Mapping[str, Any], rule: CaptureRule)
 
 
 def _other_type(call: OperatorCall, definition: Definition, rule: CaptureRule) -> str:
-    """The call's half precision where the definition has the other one."""
+    """The call's 16-bit type, if the definition has the other one."""
     found = next((each.type for each in tensors(call) if each.type in ("bfloat16", "float16")), "")
     wanted = {spec.dtype for spec in definition.inputs.values()} & {"bfloat16", "float16"}
     return f"{found} here" if found and wanted and found not in wanted else ""
 
 
 def told(call: OperatorCall) -> str:
-    """The sizes of its tensors: "888x2880 640x2880", with the first one's type; of a list's tensors the first two."""
+    """The sizes of its tensors as text, "888x2880 640x2880", with the type of the first one. Of a list of tensors only
+    the first two."""
     kind = next((each.type for each in tensors(call) if each.type), "")
     sizes = [dims for each in call.operands for dims in ([each.dims] if each.dims is not None else each.parts[:2])]
     return " ".join([kind, *("x".join(map(str, dims)) or "1" for dims in sizes[:4])]).strip()
 
 
 def facts_of(ranges: Sequence[str], context: int | None, known: Mapping[str, Any]) -> dict[str, Any]:
-    """name -> number: of the step's prompts and of its decoding sequences how many there are, their tokens, and the
-    tokens that their attention reads; absent where nothing tells it. ranges: around the launch. context: tokens of a
-    sequence, where the trace does not tell it. known: facts of a model."""
+    """name -> number, for the step's prompts and for its decoding sequences: their count, their tokens, and the tokens
+    that their attention reads. Unknown facts are absent. ranges: the ranges around the launch. context: tokens of a
+    sequence, if the trace does not give them. known: facts of a model."""
     facts = dict(known)
     for name in ranges:
         found = _of_annotation(name)

@@ -1,4 +1,4 @@
-"""Which operator of a framework is which definition, and where its sizes stand: rules/*.toml.
+"""rules/*.toml: the definition of each framework operator, and the position of its sizes among the arguments.
 
 A rule reads a call's operands by place. `inputs` names the dimensions of each: "*tokens hidden" (a starred name is the
 product of all dimensions that the others leave), "tokens 2 8" (a number must stand there), "_" for any; "?n" for an
@@ -35,8 +35,8 @@ CLASSES = {
 
 
 class CaptureEntry(Struct, forbid_unknown_fields=True):
-    """container: calls inside that a rule knows keep their kernels. model: the facts of a model's configuration that it
-    needs. operator: an expression of the whole name."""
+    """container: inner calls that match a rule keep their kernels. model: the facts of a model's configuration that the
+    rule needs. operator: a regular expression for the whole name."""
 
     id: Name
     operator: str
@@ -57,7 +57,7 @@ class _RuleFile(Struct, forbid_unknown_fields=True):
 
 
 class NotThis(Exception):
-    """The rule does not fit this call; the text says why."""
+    """The rule does not fit this call; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class CaptureRule:
     _patterns: dict[int, tuple[bool, tuple[str, ...]]] = field(default_factory=dict)
 
     def read(self, operands: tuple[Operand, ...], facts: Mapping[str, Any]) -> dict[str, Any]:
-        """name -> size or number, with the facts and the formulas of `sizes`. NotThis says what is missing."""
+        """name -> size or number, including the facts and the formulas of `sizes`. NotThis names the missing part."""
         values: dict[str, Any] = dict(facts)
         own: dict[str, int] = {}
         for place, (optional, names) in self._patterns.items():
@@ -97,7 +97,8 @@ class CaptureRule:
 
 
 def bind(place: int, names: tuple[str, ...], dims: tuple[int, ...], known: dict[str, int]) -> None:
-    """The names of an operand's dimensions into `known`. NotThis where they are others or disagree."""
+    """Enters the sizes of an operand's named dimensions into `known`. NotThis if the dimensions do not fit or
+    contradict known sizes."""
     starred = next((index for index, name in enumerate(names) if name.startswith("*")), None)
     left: list[int] = list(dims)
     if starred is None:
@@ -143,7 +144,7 @@ def _check_type(operands: tuple[Operand, ...], place: int, kind: str) -> None:
 
 @cache
 def rules() -> tuple[CaptureRule, ...]:
-    """In the order of the files' names, then of the files."""
+    """All rules, ordered by file name, then by position in the file."""
     return tuple(
         _rule(path, entry) for path in sorted(RULES.glob("*.toml")) for entry in read_toml(path, _RuleFile).rule
     )
@@ -165,5 +166,5 @@ def _rule(path: Path, entry: CaptureEntry) -> CaptureRule:
 
 @cache
 def rules_of(operator: str) -> tuple[CaptureRule, ...]:
-    """The rules whose expression is all of this name."""
+    """The rules whose expression matches this whole name."""
     return tuple(rule for rule in rules() if rule.operator.fullmatch(operator))

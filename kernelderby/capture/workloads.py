@@ -21,7 +21,8 @@ ORIGIN = "capture"
 
 
 def line(catalog: Catalog, found: Capture, shape: CapturedShape, origin: str) -> dict[str, Any]:
-    """Of a workloads file. importance: percent of the profile's GPU time; call_count: how often it ran there."""
+    """The line of a workloads file. importance: percent of the profile's GPU time; call_count: number of calls
+    there."""
     definition = shape.definition
     source: dict[str, str | int] = {
         "profile": ", ".join(path.name for path in found.paths)[:200],
@@ -41,14 +42,14 @@ def line(catalog: Catalog, found: Capture, shape: CapturedShape, origin: str) ->
 
 
 def fitting(found: Capture) -> tuple[list[CapturedShape], list[CapturedShape]]:
-    """Those that a judge can hold, and those of more than LARGEST bytes."""
+    """The shapes that fit into a judge's memory, and the shapes of more than LARGEST bytes."""
     small = [each for each in found.shapes if tensor_bytes(each.definition, each.sizes.axes) <= LARGEST]
     return small, [each for each in found.shapes if each not in small]
 
 
 def write_set(catalog: Catalog, found: Capture, out: Path, origin: str = ORIGIN) -> list[Path]:
-    """The files that were written. Workloads that stand there already stay; those of this capture replace older ones of
-    the same shape. DerbyError for a folder that holds something else, and for the set itself."""
+    """Writes the set and returns its files. Existing workloads stay, but a workload of this capture replaces an older
+    one of the same shape. DerbyError for a folder with other contents, and for the set itself."""
     if os.path.realpath(out) == os.path.realpath(catalog.root):
         raise DerbyError(f"--out: {out} is the set itself; name another folder")
     if out.is_dir() and any(out.iterdir()) and not (out / "definitions").is_dir():
@@ -77,7 +78,7 @@ def _with_older(path: Path, own: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _copied(catalog: Catalog, definition: Definition, out: Path) -> Iterable[Path]:
-    """The definition and its packed solutions; what is the same there stays."""
+    """Copies the definition and its packed solutions. Equal files stay."""
     sources = [definition.path, *([definition.source_path] if definition.source_path else [])]
     sources += [solution.json_path for solution in catalog.solutions_of(definition.name)]
     for source in sources:

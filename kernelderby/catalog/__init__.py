@@ -1,4 +1,4 @@
-"""A trace set on disk -> records. Nothing is read before it is asked for, nothing is ever written or created."""
+"""A trace set on disk -> records. Files are read on demand. Nothing is ever written or created."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ __all__ = ["Catalog", "Definition", "Requires", "Solution", "TensorSpec", "Toler
 class Catalog:
     """The definitions, workloads, solutions and traces under one root.
 
-    What is broken is left out, and `warnings` says what and why, one line each; with `strict` it is a DerbyError.
+    Broken parts are left out; `warnings` has a line with the reason for each. With `strict` a broken part is a
+    DerbyError.
     """
 
     def __init__(self, root: Path, strict: bool = False) -> None:
@@ -47,7 +48,7 @@ class Catalog:
 
     @classmethod
     def open(cls, root: Path | str, *, strict: bool = False) -> Catalog:
-        """DerbyError when there is no definitions/ under root."""
+        """DerbyError if root has no definitions/."""
         root = Path(root)
         if not (root / "definitions").is_dir():
             raise DerbyError(f"{root}: has no definitions/ folder, so it is no trace set; give one with --root")
@@ -55,7 +56,7 @@ class Catalog:
 
     @contextmanager
     def telling(self) -> Iterator[None]:
-        """A DerbyError takes along what was left out, as its notes: it may be the reason why there is no answer."""
+        """Adds the warnings about left-out parts to a DerbyError as notes, because they may be its cause."""
         try:
             yield
         except DerbyError as error:
@@ -65,7 +66,7 @@ class Catalog:
             raise
 
     def left_out(self, problem: str) -> None:
-        """Something of the set is broken and takes no part."""
+        """Records that a broken part of the set is left out."""
         self._noted(LeftOut(f"{problem}; left out"))
 
     def _noted(self, problem: str) -> None:
@@ -108,7 +109,8 @@ class Catalog:
         return solutions
 
     def _left_out_solution(self, problem: str) -> None:
-        """Nothing is said of the solutions of a definition that was left out, which is said already."""
+        """Gives no warning for the solutions of a left-out definition, because that definition has a warning
+        already."""
         if not any(f"definition: {name!r} is unknown" in problem for name in self._broken_definitions):
             self.left_out(problem)
 
@@ -116,7 +118,7 @@ class Catalog:
         return _named(self.root, "definition", name, self.definitions, self._broken_definitions)
 
     def solution(self, name: str) -> Solution:
-        """By its name or an alias; NAME_reference is the reference of the definition NAME."""
+        """The solution of a name or an alias. NAME_reference is the reference of the definition NAME."""
         if name not in self.solutions and name not in self._broken_solutions:
             other = self.aliases.get(name) or reference_named(name, self.definitions)
             if other is not None:
@@ -124,7 +126,7 @@ class Catalog:
         return _named(self.root, "solution", name, {**self.aliases, **self.solutions}, self._broken_solutions)
 
     def solutions_named(self, names: Iterable[str]) -> list[Solution]:
-        """Each once, whatever names it was given by."""
+        """The solutions of these names, each once, even if several names mean it."""
         return [*{each.name: each for each in map(self.solution, names)}.values()]
 
     @cached_property
@@ -148,14 +150,15 @@ class Catalog:
         return self._workloads[definition_name]
 
     def shapes(self, definition_name: str, rows: Iterable[Measurement]) -> list[Workload]:
-        """The workloads of the definition, and the fresh shapes that some of these rows were measured of."""
+        """The workloads of the definition, and the fresh shapes in these rows."""
         definition, listed = self.definition(definition_name), self.workloads(definition_name)
         known = {workload.uuid for workload in listed}
         fresh = fresh_workloads(rows, definition, self._noted)
         return [*listed, *(workload for workload in fresh if workload.uuid not in known)]
 
     def check_origins(self, origins: Collection[str]) -> None:
-        """DerbyError for an origin that no workload of the set has. Fresh shapes stand in rows, not in the set."""
+        """DerbyError for an origin that no workload of the set has. Fresh shapes are in rows, not in workloads
+        files."""
         if not origins:
             return
         known = {each.origin for name in self.definitions for each in self.workloads(name) if each.origin} | {FRESH}
@@ -164,21 +167,21 @@ class Catalog:
                 raise DerbyError(f"--origin: no workload of the set has {origin!r}; {suggestion(origin, known)}")
 
     def traces_path(self, gpu_id: str, definition_name: str) -> Path:
-        """Where our own rows go. flashinfer-bench's own files lie elsewhere under traces/ and are read as well."""
+        """The file of our own rows. flashinfer-bench's files lie elsewhere under traces/ and are read too."""
         definition = self.definition(definition_name)
         return self.root / "traces" / gpu_id / definition.op_type / f"{definition.name}.jsonl"
 
     def traces(
         self, definition_name: str | None = None, *, clocks: bool = True, replaced: bool = True
     ) -> list[Measurement]:
-        """The recorded rows of one definition or of all, file by file in the order of their paths. clocks: False where
-        nobody looks at correctness, setup and clocks, which may then be missing. replaced: False where nobody asks for
-        rows that a later one of the same key replaces: of a large set they do not come."""
+        """The recorded rows of one definition or of all, file by file in the order of their paths. clocks: False if the
+        caller does not need correctness, setup and clocks, which may then be missing. replaced: False if the caller
+        does not need rows that a later row of the same key replaces; a large set then leaves them out."""
         wanted = None if definition_name is None else self.definition(definition_name).name
         return self.rows_of_files(wanted, clocks=clocks, replaced=replaced)
 
     def row_groups(self) -> list[RowGroup]:
-        """What all rows of the set's definitions are together, those that others replace among them."""
+        """Sums over all rows of the set's definitions, including replaced rows."""
         paths = [path for path in self._named_so(None) if path.stem in self.definitions]
         columns = self._columns_of(paths) if self.is_large else {}
         if self._parts is not None and len(columns) == len(paths):
@@ -188,14 +191,14 @@ class Catalog:
         return groups_of(row for row in self.traces(clocks=False) if row.definition in self.definitions)
 
     def rows_of_files(self, name: str | None, *, clocks: bool = False, replaced: bool = True) -> list[Measurement]:
-        """traces() of the files of one name, which may be no definition's, or of all."""
+        """traces() for the files of one name, which need not be a definition's, or for all files."""
         paths = self._named_so(name)
         columns = self._columns_of(paths)
         rows = [row for path in paths for row in self._rows(path, columns.get(path), clocks, replaced)]
         return self._of_few(self._of_few(rows, "evaluation.environment.hardware", _GPU), "protocol", _PROTOCOL)
 
     def _of_few(self, rows: list[Measurement], field: str, name_of: Callable[[Measurement], str]) -> list[Measurement]:
-        """Without the rows of names that hardly any row has, where there are more of them than any honest set has."""
+        """The rows without the rarest names, if there are more names than any honest set has."""
         counts, most = Counter(map(name_of, rows)), int(bounds().names)
         if len(counts) <= most:
             return rows
@@ -216,7 +219,7 @@ class Catalog:
 
     @cached_property
     def _parts(self) -> ColumnParts | None:
-        """Columns of the rows, where they are worth it. Who checks everything reads the lines."""
+        """Columns of the rows, if they are worth it. A full check reads the lines instead."""
         return None if self.strict or not are_worth_it(self.traces_files()) else ColumnParts(self.root, self.part_of)
 
     @property
@@ -224,13 +227,13 @@ class Catalog:
         return self._parts is not None
 
     def _columns_of(self, paths: list[Path]) -> dict[Path, Index]:
-        """Of those files whose rows agree; of the others the lines have to be looked at."""
+        """The columns of the files whose rows agree. The other files must be read line by line."""
         if self._parts is None:
             return {}
         try:
             found = self._parts.of(paths, {path: self._key(path) for path in paths})
         except (OSError, DerbyError):
-            return {}  # the lines say what is wrong
+            return {}  # reading the lines gives the error
         for columns in found.values():
             left_out = [(part.problem, part.left_out) for part in columns.parts if part.left_out]
             if left_out:
@@ -238,8 +241,8 @@ class Catalog:
         return {path: columns for path, columns in found.items() if columns.agrees}
 
     def remembered(self, question: Sequence[str], name: str, kind: type[T], work_out: Callable[[], T]) -> T:
-        """What is worked out from the rows of files of one name: from a set of many rows only once. question: all that
-        it depends on beside them, the definition and its solutions."""
+        """A result computed from the rows of one name. For a set of many rows it is computed once and kept. question:
+        everything else that the result depends on, except the definition and its solutions."""
         key = self._remembered_as(question, name)
         return work_out() if key is None or self._parts is None else self._parts.remembered(key, kind, work_out)
 
@@ -253,13 +256,13 @@ class Catalog:
         if not paths or len(columns) < len(paths):
             return None
         if any(part.newest > time.time() for each in columns.values() for part in each.parts):
-            return None  # which is to be said, and not for long
+            return None  # the warning must come again, so the result is not kept
         names = [f"{path.relative_to(self.root)} {part.name}" for path in paths for part in columns[path].parts]
         return *question, name, *names, self._held_against(name), *self._solution_keys.get(name, ())
 
     @cached_property
     def _solution_keys(self) -> dict[str, list[str]]:
-        """Definition -> all of its solutions that an answer depends on. Their texts are hashed: that is quick."""
+        """Definition -> a key for each of its solutions. It hashes their texts, which is quick."""
         found: dict[str, list[str]] = {}
         for each in self.solutions.values():
             same = [sorted(group) for group in each.same_code]
@@ -270,11 +273,11 @@ class Catalog:
         return found
 
     def _key(self, path: Path) -> str:
-        """Of what else the reading of a file depends on."""
+        """A key of everything else that the reading of a file depends on."""
         return key_of(str(path.relative_to(self.root)), self._held_against(path.stem))
 
     def _held_against(self, definition_name: str) -> str:
-        """Of what a definition's rows must agree with."""
+        """A key of the data with which a definition's rows must agree."""
         if definition_name not in self.definitions:
             return ""
         workloads = self.workloads_path(definition_name)
@@ -283,7 +286,7 @@ class Catalog:
         )
 
     def part_of(self, stretch: Stretch) -> Part:
-        """Makes columns of some lines of a file."""
+        """Makes columns from some lines of a file."""
         from kernelderby.catalog.quick import columns_of
         from kernelderby.catalog.written import write_columns
 
@@ -305,7 +308,7 @@ class Catalog:
         )
 
     def _reading(self, path: Path, read: Callable[..., T]) -> Callable[..., T]:
-        """load_rows() of a file, which wants left_out and noted, or quick.columns_of()."""
+        """Prepares load_rows() or quick.columns_of() for a file; only left_out and noted are missing."""
         definition = self.definitions.get(path.stem)
         known = {workload.uuid: workload for workload in self.workloads(path.stem)} if definition else {}
         folders = path.relative_to(self.root / "traces").parts[:-1]
@@ -329,7 +332,7 @@ class Catalog:
         return rows
 
     def _lines(self, path: Path, read: Callable[[Callable[[str], None]], list[T]]) -> list[T]:
-        """What read gives of a file of many lines. What it leaves out is one warning, not one a line."""
+        """The result of `read` for a file of many lines. All left-out lines share one warning."""
         problems: list[str] = []
 
         def left_out(problem: str) -> None:
@@ -348,7 +351,7 @@ class Catalog:
         return found
 
     def _tell(self, first: str, count: int) -> None:
-        """Of lines of one file."""
+        """One warning for several lines of one file."""
         self.left_out(first + (f"; {counted(count - 1, 'other line')} of it too" if count > 1 else ""))
 
 
@@ -357,5 +360,5 @@ def _named(root: Path, kind: str, name: str, known: Mapping[str, T], broken: Map
         return known[name]
     if name in broken:
         raise DerbyError(broken[name])
-    where = "" if root == Path() else f"{root}: "  # the current directory goes without saying
+    where = "" if root == Path() else f"{root}: "  # the current directory needs no name
     raise DerbyError(f"{where}no {kind} {name!r}; {suggestion(name, known)}")

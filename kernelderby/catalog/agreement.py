@@ -23,11 +23,11 @@ _OF_A_SESSION: dict[str, Callable[[Measurement], object]] = {
     "measurement.environment.driver": lambda row: row.environment.get("driver"),
     "measurement.environment.empty_kernel_us": lambda row: _sorted(row.environment.get("empty_kernel_us")),
 }
-Place = tuple[str, str]  # the folders that a file of rows lies in: that of the GPU (or an author's), the op_type's
+Place = tuple[str, str]  # the two folders above a file of rows: the GPU (or an author), and the op_type
 
 
 def check_place(where: str, row: Measurement, place: Place, definition: Definition | None) -> None:
-    """DerbyError where the path says another GPU, or another op_type. flashinfer-bench's rows lie under authors."""
+    """DerbyError if the path names another GPU or another op_type. flashinfer-bench's rows lie under authors."""
     if row.solution_hash is not None:
         agree(where, "evaluation.environment.hardware", gpu_id(row.gpu), place[0])
     if definition is not None:
@@ -35,15 +35,15 @@ def check_place(where: str, row: Measurement, place: Place, definition: Definiti
 
 
 class Demands(Struct, frozen=True):
-    """What a row that passed must show. ratios: tolerance -> least share of elements that match. least_us: of the work
-    on the GPU by its peaks, an eager or graph time may not be far below it."""
+    """The requirements on a row that passed. ratios: tolerance -> minimum share of matching elements. least_us: minimum
+    time of the work at the GPU's peaks; an eager or graph time may not be far below it."""
 
     ratios: dict[str, float]
     least_us: float
 
 
 def demands_on(definition: Definition, workload: Workload | None, axes: dict[str, int], gpu_name: str) -> Demands:
-    """On rows of a workload, which says its axes even where the set does not know it, on one GPU."""
+    """The demands on a workload's rows on one GPU. The workload gives its axes even if the set does not have it."""
     ratios = {each.name: each.least_ratio(_elements(definition, axes, each.outputs)) for each in definition.tolerances}
     gpu, cost = find_gpu(gpu_name), workload.cost if workload else None
     if gpu is None or cost is None:
@@ -63,9 +63,9 @@ def check_passed(
     *,
     is_ours: bool,
 ) -> None:
-    """DerbyError for a row that says it passed where its own figures say that it cannot have. ratios: tolerance ->
-    share of elements that match. times_us: kind -> median. is_ours: derby measured it, so it tells a ratio of the
-    definition's; it may lack some, those of tolerances that came later."""
+    """DerbyError for a row that claims to have passed although its own figures contradict this. ratios: tolerance ->
+    share of matching elements. times_us: kind -> median. is_ours: derby measured the row, so it must have a ratio of
+    the definition's. It may lack the ratios of tolerances that were added later."""
     if is_ours and demands.ratios and ratios.keys().isdisjoint(demands.ratios):
         raise DerbyError(
             f"{where}: measurement.correctness.matched_ratio: says nothing of {', '.join(demands.ratios)} in a passed "
@@ -86,8 +86,8 @@ def check_passed(
 
 
 def out_of_session(rows: Iterable[Measurement]) -> Iterator[tuple[Measurement, str]]:
-    """Rows that contradict most others of their session on the same GPU, each with what is wrong. Of as many on either
-    side, all of them: nobody knows which are right."""
+    """Rows that contradict most others of their session on the same GPU, each with the contradiction. If both sides are
+    equally many, all of them, because nobody knows which are right."""
     sessions: dict[tuple[str, object], list[Measurement]] = {}
     for row in rows:
         if row.session is not None:
@@ -111,7 +111,8 @@ def out_of_session(rows: Iterable[Measurement]) -> Iterator[tuple[Measurement, s
 
 
 def _elements(definition: Definition, axes: dict[str, int], outputs: Iterable[str]) -> int:
-    """Of the smallest of these outputs, all without names; 0 where the axes do not tell."""
+    """The number of elements of the smallest of these outputs (default: all outputs); 0 if the axes do not determine
+    it."""
     try:
         sizes = definition.sizes(axes)
     except DerbyError:
@@ -123,5 +124,5 @@ def _elements(definition: Definition, axes: dict[str, int], outputs: Iterable[st
 
 
 def _sorted(value: object) -> object:
-    """Of a mapping what can be counted."""
+    """The value in a hashable form: a mapping becomes sorted pairs."""
     return tuple(sorted(value.items(), key=str)) if isinstance(value, dict) else value

@@ -2,8 +2,8 @@
 
 Python: the syntax tree without docstrings; they stay where the file names `__doc__`. C++ and CUDA: the tokens, every
 preprocessor directive on a line of its own, strings word for word. White space counts, as one blank, where a solution
-turns tokens into strings (`#argument` in a macro). Of a file that is neither, or does not parse, the text counts. Two
-texts of one form run alike, except where code reads its own text or line numbers (`__LINE__`, tracebacks).
+turns tokens into strings (`#argument` in a macro). Other files, and files that do not parse, count with their whole
+text. Two texts of one form run alike, except for code that reads its own text or line numbers (`__LINE__`, tracebacks).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _STRINGISES = re.compile(rf"^[ \t]*#[ \t]*define\b(?:{_SPLICE}|[^\n])*?[^#\n]#[ 
 
 
 def running_parts(sources: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Path -> what of the text runs, sorted by path."""
+    """Path -> the form of the text that runs, sorted by path."""
     spaced = any(path.endswith(_CPP) and _STRINGISES.search(text) is not None for path, text in sources.items())
     return sorted((path, _running(path, text, spaced)) for path, text in sources.items())
 
@@ -46,7 +46,7 @@ def _running(path: str, text: str, spaced: bool) -> str:
 
 @lru_cache(1024)
 def python_form(text: str) -> str:
-    """The same for two texts of one syntax tree, whichever Python parses them."""
+    """A form that is the same for two texts with one syntax tree, in every version of Python."""
     try:
         return _form(ast.parse(text), "__doc__" in text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -57,7 +57,7 @@ _WITH_DOCSTRING = frozenset({ast.Module, ast.ClassDef, ast.FunctionDef, ast.Asyn
 
 
 def _form(node: ast.AST, docstrings: bool) -> str:
-    """Not ast.dump(), which differs from one Python to the next: fields that are empty are left out."""
+    """Unlike ast.dump() it leaves out empty fields, so it is the same in every version of Python."""
     kind = type(node)
     if kind is ast.Constant:
         return f"{type(node.value).__name__} {node.value!a}"  # type: ignore[attr-defined]
@@ -86,7 +86,7 @@ def _form_of(value: object, docstrings: bool) -> str:
 
 @lru_cache(1024)
 def cpp_form(text: str, spaced: bool = False) -> str:
-    """Its tokens with a blank between two. spaced: two blanks where the text has white space or a comment."""
+    """The tokens with a blank between two. spaced: two blanks if the text has white space or a comment there."""
     return " ".join(_tokens(text, spaced))
 
 

@@ -1,6 +1,6 @@
 """Rows from columns: Measurements from the Parquet files of written.py.
 
-Of a row that a later one of its file replaces only what counting needs is given back: see read_columns().
+A row that a later one of its file replaces comes back with the fields for counting only: see read_columns().
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kernelderby.rows.samples import Samples
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_KEY = ("solution", "gpu", "protocol", "solution_hash", "workload", "kinds")  # of rows that replace one another
+_KEY = ("solution", "gpu", "protocol", "solution_hash", "workload", "kinds")  # rows of one key replace one another
 
 
 # -------------------------------------------------------------------------------------------------------------- reading
@@ -31,13 +31,12 @@ _KEY = ("solution", "gpu", "protocol", "solution_hash", "workload", "kinds")  # 
 def read_columns(
     paths: Sequence[Path], definition: str, file: str, *, clocks: bool, replaced: bool = True
 ) -> Iterator[Measurement]:
-    """The rows of one file of traces, from its parts in order. file: its path, for Place. clocks: with what of the
-    environment is of one row alone, and the correctness.
+    """The rows of one file of traces, from its parts in order. file: its path, for Place. clocks: also read the
+    correctness, and the parts of the environment that belong to one row only.
 
     A row that a later one replaces (the same solution with the same code, workload, GPU, protocol and kinds of time)
-    can never count. It comes without times, correctness, setup and clocks, to be counted among the others; not at all
-    without `replaced`.
-    OSError, ValueError: a part is gone or broken."""
+    can never count. It comes without times, correctness, setup and clocks, to be counted with the others. Without
+    `replaced` it does not come at all. OSError, ValueError: a part is gone or broken."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -56,7 +55,7 @@ def read_columns(
 
 
 def read_sessions(paths: Sequence[Path]) -> Iterator[Measurement]:
-    """For each different environment under which any session measured, a row that says no more."""
+    """For each environment of each session, a row that holds nothing else."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -69,7 +68,7 @@ def read_sessions(paths: Sequence[Path]) -> Iterator[Measurement]:
 
 
 def _rows(made: _Made, table: pa.Table, which: Sequence[bool], body: pa.Table | None) -> Iterator[Measurement]:
-    """body: of the rows that may count, which `which` names."""
+    """which: whether each row may count. body: the columns of the rows that may."""
     numbers = zip(*(table[name].to_pylist() for name in NUMBERS), strict=True)
     codes = zip(*(_places(table[name]).tolist() for name in (*TEXTS, *JSON)), strict=True)
     bodies = _bodies(body) if body is not None else iter(())
@@ -118,7 +117,7 @@ _Own = tuple[dict[str, Any], Correctness | None]
 
 
 class _Made:
-    """Makes rows of one part; what they share is decoded once."""
+    """Makes the rows of one part. Shared values are decoded once."""
 
     def __init__(self, definition: str, file: str, table: pa.Table, clocks: bool) -> None:
         self.definition, self.file, self.clocks = definition, file, clocks

@@ -28,15 +28,15 @@ _COMPARE = {
 _CALLS = {"min": min, "max": max}
 _GREATEST_BASE, _GREATEST_EXPONENT = 1 << 64, 8
 _UNARY = {ast.USub: operator.neg, ast.Not: operator.not_}
-_LONGEST = 1000  # characters: a longer one is no relation that people read
+_LONGEST = 1000  # characters: nobody writes a longer relation for readers
 
 
 class NotArithmetic(Exception):
-    """It speaks of more than sizes (the contents of a tensor, say), so it cannot be judged here."""
+    """The text refers to more than sizes, such as the contents of a tensor, so it cannot be judged here."""
 
 
 def syntax_problem(text: str) -> str | None:
-    """Why it is no expression."""
+    """Why the text is not an expression."""
     try:
         _parsed(text)
     except NotArithmetic as problem:
@@ -45,7 +45,7 @@ def syntax_problem(text: str) -> str | None:
 
 
 def holds(text: str, sizes: Mapping[str, int]) -> bool | None:
-    """Whether the relation holds for these sizes; None where it speaks of other things than them."""
+    """Whether the relation holds for these sizes; None if it refers to anything else."""
     try:
         return bool(_value(_parsed(text).body, sizes))
     except (NotArithmetic, ZeroDivisionError, OverflowError, RecursionError):
@@ -53,7 +53,8 @@ def holds(text: str, sizes: Mapping[str, int]) -> bool | None:
 
 
 def solved(text: str, name: str, sizes: Mapping[str, int]) -> int | None:
-    """The size of the axis with which an equality holds; None where it is none, or not linear in that axis."""
+    """The size of the axis for which an equality holds; None if the text is not an equality, or not linear in that
+    axis."""
     match _parsed(text).body:
         case ast.Compare(left=left, ops=[ast.Eq()], comparators=[right]):
             try:
@@ -66,7 +67,7 @@ def solved(text: str, name: str, sizes: Mapping[str, int]) -> int | None:
 
 
 def value(text: str, sizes: Mapping[str, Any]) -> Any:
-    """What the formula gives: a number or a truth. NotArithmetic where it speaks of what is not there."""
+    """The value of the formula: a number or a truth value. NotArithmetic if it refers to an unknown name."""
     try:
         return _value(_parsed(text).body, sizes)
     except (ZeroDivisionError, OverflowError, RecursionError, TypeError) as error:

@@ -63,7 +63,7 @@ class _Definition(Struct):
 
 
 def load_definition(path: Path) -> Definition:
-    """The definition in a JSON file. DerbyError when its path and its fields do not agree, or a field is odd."""
+    """The definition in a JSON file. DerbyError if its path and its fields disagree, or a field is invalid."""
     data = read_json(path, _Definition)
     agree(path, "name", data.name, path.stem)
     agree(path, "op_type", data.op_type, path.parent.name)
@@ -100,7 +100,7 @@ def load_definition(path: Path) -> Definition:
 
 
 def check_reference(definition: Definition) -> None:
-    """DerbyError where the reference is no Python. Parsing takes milliseconds, so only `derby pack` asks."""
+    """DerbyError if the reference is not Python. Parsing takes milliseconds, so only `derby pack` does it."""
     where = definition.source_path or f"{definition.path}: reference"
     try:
         tree = ast.parse(definition.reference)
@@ -115,7 +115,8 @@ def _tensors(specs: dict[str, _Tensor]) -> dict[str, TensorSpec]:
 
 
 def _check_tensors(definition: Definition) -> None:
-    """Names that can be parameters, each once; shapes of known axes, every var axis among the inputs'."""
+    """Checks that names can be parameters and occur once, that shapes use known axes, and that every var axis is in an
+    input's shape."""
     path = definition.path
     for field in ("axes", "inputs", "outputs", "constraints", "tolerances"):
         expect_few(str(path), field, len(getattr(definition, field)))
@@ -150,7 +151,7 @@ def _check_tensors(definition: Definition) -> None:
 
 
 def _check_tolerances(definition: Definition) -> None:
-    """Names once; outputs that are there; between them every output, so that none goes unjudged."""
+    """Checks that names occur once, that the named outputs exist, and that every output has a tolerance."""
     path, outputs = definition.path, definition.outputs
     names = [tolerance.name for tolerance in definition.tolerances]
     judged: set[str] = set()

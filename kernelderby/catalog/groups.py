@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 class RowGroup(Struct, frozen=True):
-    """gpu: the name that the rows carry. solutions: how many rows each has. first, last: timestamps. environments: each
-    different one, without what is of one row alone."""
+    """gpu: the name in the rows. solutions: number of rows of each. first, last: timestamps. environments: each
+    different one, without the parts that belong to one row only."""
 
     definition: str
     gpu: str
@@ -50,7 +50,7 @@ def groups_of(rows: Iterable[Measurement]) -> list[RowGroup]:
 
 
 def read_groups(paths: Sequence[Path], definition: str) -> list[RowGroup]:
-    """Of one file of traces, from its parts (written.py). OSError, ValueError: a part is gone or broken."""
+    """The groups of one file of traces, from its parts (written.py). OSError, ValueError: a part is gone or broken."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

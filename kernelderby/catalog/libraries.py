@@ -1,4 +1,4 @@
-"""The libraries whose kernels solutions call: which one a solution calls, and which version is installed here."""
+"""The libraries whose kernels solutions call: the library of each solution, and the versions installed here."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from kernelderby.catalog.model import Solution
 from kernelderby.errors import DerbyError
 from kernelderby.store.fields import read_text, read_toml
 
-UNKNOWN = "unknown"  # a version: what is installed carries none
+UNKNOWN = "unknown"  # a version: the installed package has none
 
 # Import name -> the distributions that may carry it.
 LIBRARIES = {
-    "inductor": ("torch",),  # no module of its own: torch.compile, which is none of torch's kernels
+    "inductor": ("torch",),  # torch.compile, which has no module of its own and does not count as torch's kernels
     "torch": ("torch",),
     "triton": ("triton",),
     "numpy": ("numpy",),
@@ -44,7 +44,7 @@ LIBRARIES = {
     "pynvml": ("nvidia-ml-py",),
 }
 _INDUCTOR = "torch._inductor"
-_BUILT = ("hpc", "deep_gemm", "flashinfer_jit_cache")  # docs/rivals.md: an index has none, or a placeholder
+_BUILT = ("hpc", "deep_gemm", "flashinfer_jit_cache")  # docs/rivals.md: no package index has the real ones
 _BY_DISTRIBUTION = {each: name for name, distributions in LIBRARIES.items() for each in distributions}
 _VERSION_FILES = ("version.py", "_version.py", "__init__.py")
 # Of ELF64: where and how many, type place size, lengths.
@@ -55,9 +55,9 @@ _PINNED = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^]]*\])?\s*==\s*([^\s;#
 
 
 def library_of(solution: Solution) -> str | None:
-    """The import name of the library that it calls: of the first dependency that is one, `inductor` if torch compiles
-    its kernels, `torch` if its author is torch or it is Python without kernels and dependencies. None if all kernels
-    are its own."""
+    """The import name of the library that the solution calls: the first dependency that is a library, `inductor` if
+    torch compiles its kernels, `torch` if its author is torch or it is Python without kernels and dependencies. None if
+    all kernels are its own."""
     if _INDUCTOR in solution.requires.modules:
         return "inductor"
     for dependency in solution.dependencies:
@@ -69,15 +69,15 @@ def library_of(solution: Solution) -> str | None:
 
 
 def how_to_install(module: str) -> str:
-    """What follows "is not installed": the command, where an index has it."""
+    """The text after "is not installed": the install command if a package index has the module."""
     known = module in LIBRARIES and module not in _BUILT
     return f"; pip install {LIBRARIES[module][0]}" if known else "; docs/rivals.md" if module in _BUILT else ""
 
 
 def library_versions() -> dict[str, str]:
-    """Import name -> version of what an import finds: by its metadata, a file of its own, or its libraries' build ids;
-    else "unknown". Imports nothing. Of a package that lies in several places (libraries that were unpacked beside an
-    older install) the first one counts."""
+    """Import name -> version of the package that an import finds, from its metadata, its version file, or its
+    libraries' build ids; otherwise "unknown". Imports nothing. If a package lies in several places (libraries unpacked
+    beside an older install), the first one counts."""
     found = {}
     for module, distributions in LIBRARIES.items():
         text = _version_of_package(module, distributions) or _distribution_version(distributions)
@@ -87,8 +87,8 @@ def library_versions() -> dict[str, str]:
 
 
 def pinned_versions(path: Path) -> dict[str, str]:
-    """Import name -> the version that a constraints file (lines `name==version`, as of pip) gives one of the libraries.
-    DerbyError where it gives none."""
+    """Import name -> version of a library, from a constraints file (lines `name==version`, as for pip). DerbyError if
+    the file names no library."""
     found = {}
     for line in read_text(path).splitlines():
         match = _PINNED.match(line.strip())
@@ -100,7 +100,7 @@ def pinned_versions(path: Path) -> dict[str, str]:
 
 
 def oldest(versions: Iterable[str]) -> str:
-    """The least of these versions: numbers count as numbers. "unknown" where any is."""
+    """The lowest of these versions; numbers are compared as numbers. "unknown" if one of them is unknown."""
     several = set(versions)
     if not several or UNKNOWN in several:
         return UNKNOWN
@@ -125,7 +125,8 @@ def _distribution_version(distributions: tuple[str, ...]) -> str | None:
 
 
 def _version_of_package(module: str, distributions: tuple[str, ...]) -> str | None:
-    """Of the first place that holds it: its metadata there, else a file of its own; None for what is no package."""
+    """The version in the first place that holds the package: from the metadata there, otherwise from its version file.
+    None if there is no package."""
     spec = importlib.util.find_spec(module)
     for folder in map(Path, (spec.submodule_search_locations or ()) if spec else ()):
         for name in distributions:
@@ -136,14 +137,14 @@ def _version_of_package(module: str, distributions: tuple[str, ...]) -> str | No
             text = path.read_text(errors="replace") if path.is_file() else ""
             if match := re.search(r"^(?:__version__|version)\b[^\n\"']*=\s*[\"']([^\"']+)", text, re.MULTILINE):
                 return match.group(1)
-        is_whole = (folder / "__init__.py").is_file()  # else somebody unpacked a part of it here
+        is_whole = (folder / "__init__.py").is_file()  # otherwise somebody unpacked a part of it here
         return (_distribution_version(distributions) if is_whole else None) or version_of_builds(folder) or UNKNOWN
     return None
 
 
 def version_of_builds(folder: Path) -> str | None:
-    """The version that the libraries (*.so) under the folder are of; where they are of several, "0.25.1/0.33.0"; where
-    one is not known, "build-" and eight digits that tell these files from others. None where no file has a build id."""
+    """The version of the libraries (*.so) under the folder. Several versions give "0.25.1/0.33.0". An unknown library
+    gives "build-" and eight digits that identify these files. None if no file has a build id."""
     found = [build for path in sorted(folder.rglob("*.so")) if (build := build_id(path))]
     if not found:
         return None
@@ -154,7 +155,8 @@ def version_of_builds(folder: Path) -> str | None:
 
 
 def build_id(path: Path) -> str | None:
-    """The GNU build id of an ELF file in hexadecimal; None without one, and for what is no 64-bit little-endian ELF."""
+    """The GNU build id of an ELF file in hexadecimal. None without one, and for a file that is not a 64-bit
+    little-endian ELF."""
     with path.open("rb") as file:
         header = file.read(64)
         if len(header) < 64 or header[:6] != b"\x7fELF\x02\x01":

@@ -1,10 +1,10 @@
-"""Rows of machines that never met, in one set. The same call again, or with the folders in another order, changes
+"""Joins rows of machines that never met in one set. The same call again, or with the folders in another order, changes
 nothing.
 
-Every row is kept once. Rows of several sources stand in the order of their moments between those of the set, which keep
-theirs: of one file the last row of a solution on a workload counts. Two rows of one session that name the same moment,
-solution, workload, GPU, protocol and code, but say different things, contradict each other: the set's stays, of two new
-ones that with the smaller hash, and the other is kept in <file>.conflicts, which nobody reads as rows.
+Every row is kept once. The set's rows keep their order, and new rows are inserted by their time, because in one file
+the last row of a solution on a workload counts. Two rows contradict each other if they agree in session, moment,
+solution, workload, GPU, protocol and code, but differ in a value. Then the set's row stays; of two new rows the one
+with the smaller hash stays. The other row goes to <file>.conflicts, which nobody reads as rows.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ Identity = tuple[str | None, ...]
 
 @dataclass(frozen=True, slots=True)
 class MergedFile:
-    """path: of the set. known: rows of the sources that it had already. conflicts: that were set aside."""
+    """path: the file in the set. known: number of source rows that it already had. conflicts: number of rows that were
+    set aside."""
 
     path: Path
     added: int
@@ -49,13 +50,13 @@ class Merged:
 class _SourceLine(NamedTuple):
     moment: datetime
     digest: bytes
-    identity: Identity | None  # None where nothing says that two rows are one
+    identity: Identity | None  # None if nothing identifies the row
     text: bytes
 
 
 def merge(root: Path, sources: Sequence[Path]) -> Merged:
-    """The rows of sources, trace sets or their traces folders, into the set at root. DerbyError: a source without
-    rows, a file that another run writes, one that cannot be written."""
+    """Adds the rows of the sources (trace sets or their traces folders) to the set at root. DerbyError: a source has no
+    rows, another run writes a file, or a file cannot be written."""
     warnings: list[str] = []
     found: dict[Path, list[Path]] = {}
     for source in sources:
@@ -96,7 +97,8 @@ def _merged(target: Path, sources: Iterable[Path], warnings: list[str]) -> Merge
 
 
 def _read(path: Path, warnings: list[str] | None) -> Iterator[_SourceLine]:
-    """warnings: of the lines of a source that are no rows, which are left out; those of the set stay as they are."""
+    """warnings: gets a line for each source line that is not a row; such lines are left out. In the set's own file
+    (None) they stay as they are."""
     decode, broken = msgspec.json.Decoder(Row).decode, list[int]()
     moment = datetime.min
     for number, text, _ in lines_of(path):

@@ -25,8 +25,8 @@ _DEVIATIONS = 4.5  # of Tolerance.least_ratio
 class TensorSpec:
     """One input or output: the axes of its shape (None for a scalar) and flashinfer-bench's name of its dtype.
 
-    constant: the input stays the same from call to call where the operator is used (weights), or "step", for all layers
-    of a model's step (lengths, tables of blocks), so that a solution's setup may work on it once."""
+    constant: True if the input stays the same from call to call in practice (weights); "step" if all layers of a
+    model's step share it (lengths, tables of blocks). A solution's setup may prepare such inputs once."""
 
     shape: tuple[str, ...] | None
     dtype: str
@@ -34,13 +34,13 @@ class TensorSpec:
 
 
 class Tolerance(Struct, frozen=True):
-    """How far an output may be off. An element fails when its absolute error exceeds atol AND its relative error
-    exceeds rtol; the share of elements that do not fail must reach required_matched_ratio. outputs: the names of the
-    outputs that it is for, all of them when empty.
+    """How far an output may be off. An element fails if its absolute error exceeds atol AND its relative error exceeds
+    rtol. The share of elements that do not fail must reach required_matched_ratio. outputs: the names of the outputs to
+    which the tolerance applies; empty means all.
 
-    Where that share may be below 1, two bounds beside it tell noise from what is wrong. row_error: of every row (along
-    the last axis; narrow ones together, see row_and_scale), the norm of the error over the norm of the reference.
-    scale_error: of the whole output, how far the factor that fits it best to the reference is from 1."""
+    If that share may be below 1, two further bounds separate noise from errors. row_error: bound of the norm of the
+    error over the norm of the reference, for every row (along the last axis; narrow rows together, see row_and_scale).
+    scale_error: bound of the distance from 1 of the factor that fits the whole output best to the reference."""
 
     name: Name
     atol: NotNegative
@@ -52,10 +52,10 @@ class Tolerance(Struct, frozen=True):
     scale_error: NotNegative | None = None
 
     def least_ratio(self, elements: int) -> float:
-        """The share of this many elements that must not fail.
+        """The minimum share of this many elements that must not fail.
 
-        Which elements fail is chance: more may than the ratio says, by as many standard deviations of that chance as no
-        honest solution meets, but never more than half. Of many elements that is next to nothing."""
+        Which elements fail is chance. So more elements may fail than the ratio says, by a number of standard deviations
+        that no honest solution reaches, but never more than half. For many elements this allowance is negligible."""
         ratio = self.required_matched_ratio
         if not elements:
             return ratio
@@ -66,7 +66,7 @@ class Tolerance(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """The contract of one operator. axes: name -> size, None where the workload gives it."""
+    """The contract of one operator. axes: name -> size, None if the workload gives the size."""
 
     name: str
     op_type: str
@@ -76,10 +76,10 @@ class Definition:
     tolerances: tuple[Tolerance, ...]
     description: str
     path: Path  # the JSON
-    source_path: Path | None  # the .py beside it; None in a dataset that has JSON only
-    reference: str  # the reference's code: the .py's text, the JSON's where there is no .py
+    source_path: Path | None  # the .py beside it; None in a dataset with JSON only
+    reference: str  # the reference's code: from the .py, or from the JSON without a .py
     custom_inputs_entrypoint: str | None
-    races_reference: bool = False  # the reference is a solution, as a baseline would be
+    races_reference: bool = False  # the reference races as a solution, like a baseline
     constraints: tuple[str, ...] = ()  # relations between axes, see constraints.py
     descriptions: dict[str, dict[str, str]] = field(default_factory=dict)  # axes | inputs | outputs -> name -> text
 
@@ -88,7 +88,7 @@ class Definition:
 
     @property
     def place(self) -> Path:
-        """Where its code stands."""
+        """The file that holds its code."""
         return self.source_path or self.path
 
     @property
@@ -98,16 +98,17 @@ class Definition:
 
     @property
     def of_setup(self) -> tuple[str, ...]:
-        """The inputs that setup gets, in the definition's order: the constants, and what a step's layers share."""
+        """The inputs that setup gets, in the definition's order: the constants, and the inputs that a step's layers
+        share."""
         return tuple(name for name, spec in self.inputs.items() if spec.constant)
 
     def with_setup(self) -> Definition:
-        """As a solution with a setup sees it: what a step's layers share is constant, too."""
+        """The definition as a solution with a setup sees it: the inputs that a step's layers share are constant too."""
         inputs = {name: replace(spec, constant=bool(spec.constant)) for name, spec in self.inputs.items()}
         return replace(self, inputs=inputs)
 
     def sizes(self, workload_axes: Mapping[str, int]) -> dict[str, int]:
-        """Every axis -> size, constant and variable together. DerbyError when a workload's axes do not fit."""
+        """Every axis -> size, constant and variable together. DerbyError if a workload's axes do not fit."""
         variable = {name for name, size in self.axes.items() if size is None}
         if variable != set(workload_axes):
             wanted, found = ", ".join(sorted(variable)), ", ".join(sorted(workload_axes)) or "none"
@@ -120,10 +121,11 @@ class Workload:
     """One shape of a definition. inputs: name -> {type: random | scalar | safetensors, ...} as in the file.
 
     raw is the whole line of the workloads file; raw["workload"] (uuid, axes, inputs) is what a trace repeats.
-    cost is None until `derby pack` has counted it. shape_id, framework, call_count: of a published shape, where it was
-    seen. importance: weight among the definition's workloads, 1 where None. origin: "survey" for the published shapes,
-    another word for a set of our own. generator: further values for the definition's generate_inputs, such as how
-    skewed a routing is. source: of a model's shape, such as model, tensor_parallel and layer.
+    cost is None until `derby pack` has counted it. shape_id, framework, call_count: number of a published shape, where
+    it was seen, and how often. importance: weight among the definition's workloads; None means 1. origin: "survey" for
+    the published shapes, another word for a set of our own. generator: further values for the definition's
+    generate_inputs, such as the skew of a routing. source: where a model's shape comes from, such as model,
+    tensor_parallel and layer.
     """
 
     definition: str
@@ -142,7 +144,7 @@ class Workload:
 
     @property
     def seed(self) -> int:
-        """Of the generated inputs: 48 bits of the uuid's SHA-256, so that it depends on nothing else."""
+        """The seed of the generated inputs: 48 bits of the uuid's SHA-256, so it depends on nothing else."""
         return int.from_bytes(hashlib.sha256(self.uuid.encode()).digest()[:6], "big")
 
     def __repr__(self) -> str:
@@ -150,7 +152,7 @@ class Workload:
 
     @property
     def scalars(self) -> dict[str, int | float | bool]:
-        """Name -> value of the inputs that are plain numbers."""
+        """Name -> value, for the inputs that are plain numbers."""
         return {name: spec["value"] for name, spec in self.inputs.items() if spec["type"] == "scalar"}
 
 
@@ -171,9 +173,9 @@ class Solution:
     `common` stand in solutions/<author>/common/ (a solution.toml names them, or a CUDA source includes them).
 
     setup: file::function that gets the definition's constant inputs by name, once, and returns a dict; the calls get
-    its entries as keyword arguments. in_place: output -> the input that lies in the same memory. aliases: other names
-    that find it. same_code: groups of hashes that mean the same code of it; same_kernels: pairs of other host code
-    around the same kernels, and the workloads (None: all) on which they are launched alike."""
+    its entries as keyword arguments. in_place: output -> the input in the same memory. aliases: other names for it.
+    same_code: groups of hashes of equal code. same_kernels: pairs of hashes with equal kernels and different host code,
+    and the workloads (None: all) on which both launch the same."""
 
     name: str
     definition: str
@@ -183,7 +185,7 @@ class Solution:
     entry_point: str  # file::function
     destination_passing_style: bool
     description: str
-    folder: Path | None  # None where only the packed JSON exists
+    folder: Path | None  # None if only the packed JSON exists
     json_path: Path
     sources: dict[str, str]
     requires: Requires
@@ -205,25 +207,25 @@ class Solution:
 
     @property
     def hash(self) -> str:
-        """16 hex digits of everything that can change what runs: comments, layout, names and prose are not in it.
-        Recorded rows carry it; has_code() tells whether they are of this code."""
+        """16 hex digits of everything that can change what runs. Comments, layout, names and prose do not count.
+        Recorded rows carry this hash; has_code() tells whether a row was measured with this code."""
         if not self._hashes:
             self._hashes["code"] = self.digest_of(running_parts(self.sources))
         return self._hashes["code"]
 
     @property
     def text_hash(self) -> str:
-        """The same of the sources word for word. Rows carried it until 23 November 2026."""
+        """The same hash of the sources word for word. Rows carried it until 23 November 2026."""
         return self.digest_of(sorted(self.sources.items()))
 
     def has_code(self, recorded: str) -> bool:
-        """Whether a row with this hash was measured with the code that the solution has now. Everyone who compares
-        hashes asks this."""
+        """Whether a row with this hash was measured with the solution's present code. Every comparison of hashes goes
+        through this method."""
         return self.code_of(recorded) == self.code_of(self.hash)
 
     def has_kernels(self, recorded: str, uuid: str | None = None) -> bool:
-        """Whether a row with this hash was measured at least with the present kernels, launched alike on that workload
-        (without one: on any): its graph times count."""
+        """Whether a row with this hash was measured at least with the present kernels, launched in the same way on that
+        workload (None: on any workload). Then its graph times count."""
         reached, edges = (
             {self.code_of(recorded)},
             [
@@ -237,7 +239,7 @@ class Solution:
         return self.code_of(self.hash) in reached
 
     def code_of(self, recorded: str) -> str:
-        """One hash for all that mean the same code (same_code.py)."""
+        """One hash for all hashes of the same code (same_code.py)."""
         return next((min(group) for group in self.same_code if recorded in group), recorded)
 
     def digest_of(self, parts: list[tuple[str, str]]) -> str:
@@ -249,6 +251,6 @@ class Solution:
             self.destination_passing_style,
             parts,
         ]
-        if self.setup or self.in_place:  # left out of the others, whose hashes stand in recorded rows
+        if self.setup or self.in_place:  # only if set: recorded rows have the hashes of all others
             running += [self.setup, sorted(self.in_place.items())]
         return hashlib.sha256(json.dumps(running).encode()).hexdigest()[:16]

@@ -38,11 +38,11 @@ class Change:
 
 
 def pack(catalog_root: Path | str, check: bool = False, left_out: LeftOut | None = None) -> list[Change]:
-    """Writes what is stale in the JSON of definitions and solutions; with check it only says what is.
+    """Rewrites the stale JSON of definitions and solutions. With check it only lists the stale files.
 
-    A definition's `reference` becomes the text of the .py beside it; a solution's JSON is written anew from its
-    folder. A source that cannot be packed is told to left_out and passed over; without it the DerbyError is raised, and
-    also for a set that does not hold together.
+    A definition's `reference` becomes the text of the .py beside it; a solution's JSON is written anew from its folder.
+    If a source cannot be packed, left_out gets a line and the source is skipped; without left_out the DerbyError is
+    raised. A set that contradicts itself is a DerbyError too.
     """
     root = Path(catalog_root)
     catalog = Catalog.open(root)
@@ -72,7 +72,7 @@ def pack(catalog_root: Path | str, check: bool = False, left_out: LeftOut | None
 
 
 def problems(catalog_root: Path | str) -> list[str]:
-    """All that is broken in a set, one line each: what every other command leaves out with a warning."""
+    """A line for each broken part of a set. Every other command leaves these parts out with a warning."""
     catalog = Catalog.open(catalog_root)
     found: list[str] = []
     for name, definition in catalog.definitions.items():
@@ -118,14 +118,14 @@ def _pack_one(root: Path, solution: Solution, folder: Path, check: bool) -> list
 
 
 def _expect_inside(root: Path, *paths: Path) -> None:
-    """What is packed or copied comes from the set and goes into it."""
+    """DerbyError if a path that is packed or copied leads outside the set."""
     for path in paths:
         if not is_inside(root, path):
             raise DerbyError(f"{path}: leads outside {root} through a symlink; put the file itself there")
 
 
 def packed_solution(solution: Solution) -> dict[str, Any]:
-    """The JSON of a solution that has a folder. flashinfer-bench ignores what stands beside `sources`."""
+    """The JSON of a solution that has a folder. flashinfer-bench ignores our fields beside `sources`."""
     spec: dict[str, Any] = {
         "language": solution.language,
         "target_hardware": list(solution.target_hardware),
@@ -168,11 +168,10 @@ def _write(path: Path, data: dict[str, Any], reason: str, check: bool) -> Change
 
 
 def export(root: Path | str, destination: Path | str) -> list[Change]:
-    """Copies definitions, workloads, solutions and the blobs they use into another dataset; nothing is deleted there.
-
-    A definition of the same name in the destination stays as it is, and so do its workloads where it has some.
-    DerbyError when the destination does not exist or is no dataset, or when a solution's name stands there for
-    another definition or author.
+    """Copies definitions, workloads, solutions and their blobs into another dataset, and deletes nothing there. A
+    definition of the same name in the destination stays as it is, and so do its workloads if it has any. DerbyError if
+    the destination does not exist or is not a dataset, or if a solution's name belongs to another definition or author
+    there.
     """
     catalog, destination = Catalog.open(root, strict=True), Path(destination)
     if not destination.is_dir():
@@ -192,7 +191,7 @@ def export(root: Path | str, destination: Path | str) -> list[Change]:
 
 
 def _definition_files(catalog: Catalog, destination: Path) -> Iterator[tuple[Path, str]]:
-    """The files to copy, each with what it is."""
+    """The files to copy, each with its kind."""
     definitions = _stems(destination, "definitions", ".json")
     workloads = _stems(destination, "workloads", ".jsonl")
     for name, definition in catalog.definitions.items():
@@ -236,7 +235,8 @@ def _solution_files(catalog: Catalog, destination: Path) -> Iterator[tuple[Path,
 
 
 def _stems(destination: Path, part: str, suffix: str) -> dict[str, list[Path]]:
-    """File name without suffix -> where it lies, for one part of a dataset; the file name is the key there too."""
+    """File name without suffix -> its path, for one part of a dataset. flashinfer-bench uses the file name as key
+    too."""
     stems: dict[str, list[Path]] = {}
     for path in sorted((destination / part).rglob(f"*{suffix}")):
         stems.setdefault(path.stem, []).append(path)
@@ -244,7 +244,7 @@ def _stems(destination: Path, part: str, suffix: str) -> dict[str, list[Path]]:
 
 
 def _copy(root: Path, destination: Path, path: Path, reason: str) -> Change | None:
-    """Copies a file to the same place there; nothing when the same bytes lie there already."""
+    """Copies a file to the same place in the destination, unless the same bytes are already there."""
     _expect_inside(root, path)
     target = destination / path.relative_to(root)
     _expect_inside(destination, target)

@@ -1,9 +1,9 @@
-"""A columnar copy of a set's rows where there are many: made once, extended as rows come, and never the truth.
+"""A columnar copy of the rows of a large set: made once, extended with new rows, and never the source of truth.
 
 The lines of traces/ count. Their columns lie in the user's cache folder, a Parquet file for some thousand lines
-(written.py), each under the hash of those very lines, of the workloads that they were held against and of the code that
-read them. What is not there is made again, and what cannot be made or read is read from the lines. Results that are
-worked out from all rows of an operator stand beside them under the hash of what they came from (remembered()).
+(written.py). Each file is named by the hash of its lines, of the workloads with which they were compared, and of the
+code that read them. Missing files are made again. If a file cannot be made or read, the lines are read instead. Results
+computed from all rows of an operator lie beside them, named by the hash of their inputs (remembered()).
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from kernelderby.store.fields import LONGEST_LINE
 from kernelderby.store.files import cache_home, opened, write_whole
 
 T = TypeVar("T")
-FEWEST_BYTES = 64 << 20  # of traces; fewer are read in seconds
-_LINES_BYTES = 16 << 20  # that one part holds, about
+FEWEST_BYTES = 64 << 20  # of traces; smaller sets are read in seconds
+_LINES_BYTES = 16 << 20  # that one part holds, approximately
 _ALONE_BYTES = 4 << 20  # less is not worth another process
-_CLOCK_SECONDS = 2.0  # a file that was written so shortly before it was looked at may have changed since
+_CLOCK_SECONDS = 2.0  # a file that was written within this time before it was read may have changed since
 _PACKAGE = Path(__file__).resolve().parents[1]
 
 
 class Part(Struct, frozen=True):
-    """Lines of a file, from byte to byte. name: of the Parquet file, without its ending. lines: how many line breaks.
-    left_out: how many lines say nothing that counts, and why the first of them does not. newest: the moment of its
-    newest row, in seconds since 1970. is_cut: no line break ends it."""
+    """Lines of a file, from byte `start` to byte `end`. name: name of the Parquet file without its ending. lines:
+    number of line breaks. left_out: number of lines that do not count; problem: why the first of them does not. newest:
+    time of its newest row, in seconds since 1970. is_cut: the last line has no line break."""
 
     start: int
     end: int
@@ -58,8 +58,8 @@ class Part(Struct, frozen=True):
 
 
 class Index(Struct):
-    """Of one file of traces, as it was when somebody looked. key: of how it was read. agrees: no row contradicts
-    another one of its session."""
+    """The parts of one file of traces, as it was when it was last read. key: how it was read, see key_of(). agrees: no
+    row contradicts another one of its session."""
 
     key: str
     size: int
@@ -71,7 +71,7 @@ class Index(Struct):
 
 
 class Stretch(Struct, frozen=True):
-    """Lines to be made columns. definition: by which they are read."""
+    """Lines that become columns. definition: the definition that is used to read them."""
 
     path: str
     definition: str
@@ -82,7 +82,7 @@ class Stretch(Struct, frozen=True):
 
 
 class ColumnParts:
-    """The columns of one set's rows. read: makes the part of a stretch, in this process."""
+    """The columns of one set's rows. read: makes the part of a stretch in this process."""
 
     def __init__(self, root: Path, read: Callable[[Stretch], Part]) -> None:
         self.root, self._read = root, read
@@ -91,8 +91,8 @@ class ColumnParts:
         self._known: dict[Path, Index] = {}
 
     def of(self, paths: Sequence[Path], keys: Mapping[Path, str]) -> dict[Path, Index]:
-        """The parts of these files, each as it is now; what is missing is made, on all cores. keys: see key_of().
-        OSError, DerbyError: a file cannot be read, or nothing be kept."""
+        """The parts of these files in their present state. Missing parts are made, on all cores. keys: see key_of().
+        OSError, DerbyError: a file cannot be read, or nothing can be stored."""
         waiting: dict[Path, tuple[Index, list[Stretch]]] = {}
         for path in paths:
             if path not in self._known:
@@ -118,8 +118,8 @@ class ColumnParts:
         return self._folder(path) / f"{name}.parquet"
 
     def remembered(self, key: Iterable[str], kind: type[T], work_out: Callable[[], T]) -> T:
-        """What was worked out before from the same. key: says all that it depends on, but for the code. What cannot be
-        kept is worked out anew."""
+        """An earlier result from the same inputs, otherwise a new one. key: everything that the result depends on,
+        except the code. A result that cannot be stored is computed each time."""
         path = self.result_path(key)
         with suppress(OSError, msgspec.MsgspecError):
             found: T = msgspec.msgpack.decode(path.read_bytes(), type=kind)
@@ -142,7 +142,7 @@ class ColumnParts:
         return self._folder(path) / "index.json"
 
     def _looked(self, path: Path, key: str) -> tuple[Index, list[Stretch]]:
-        """What stands of a file, and what is to be made."""
+        """The valid parts of a file, and the stretches whose parts must be made."""
         found = os.stat(path)
         now = Index(key, found.st_size, found.st_mtime_ns, found.st_ino, time.time(), [])
         with suppress(OSError, msgspec.MsgspecError):
@@ -164,7 +164,7 @@ class ColumnParts:
         return _made_apart(self.root, stretches)
 
     def _tidy(self, path: Path, index: Index) -> None:
-        """What no file's index names is of former lines."""
+        """Deletes the parts that the file's index no longer names: they are of former lines."""
         named = {each.name for each in self.paths(path, index)}
         with suppress(OSError):
             for each in self._folder(path).glob("*.parquet"):
@@ -177,7 +177,7 @@ def cache_folder() -> Path:
 
 
 def are_worth_it(paths: Iterable[Path]) -> bool:
-    """Whether columns are kept of these files: there is much to read, and pyarrow to keep it with."""
+    """Whether to keep columns of these files: they are large, and pyarrow is installed."""
     size = 0
     for path in paths:
         with suppress(OSError):
@@ -186,7 +186,7 @@ def are_worth_it(paths: Iterable[Path]) -> bool:
 
 
 def key_of(*texts: str | bytes) -> str:
-    """Of how a file is read: what its rows are held against, and the code."""
+    """A key of the way in which a file is read: the data with which its rows are compared, and the code."""
     digest = hashlib.sha256(code_digest().encode())
     for text in texts:
         digest.update(hashlib.sha256(text.encode() if isinstance(text, str) else text).digest())
@@ -195,7 +195,7 @@ def key_of(*texts: str | bytes) -> str:
 
 @cache
 def code_digest() -> str:
-    """Of the whole package: what other code reads or works out is something else."""
+    """A digest of the whole package, since other code may read or compute something else."""
     digest = hashlib.sha256()
     for path in sorted([*_PACKAGE.rglob("*.py"), *_PACKAGE.rglob("*.toml")]):
         digest.update(hashlib.sha256(path.read_bytes()).digest())
@@ -206,7 +206,7 @@ def code_digest() -> str:
 
 
 def _unchanged(path: Path, parts: Sequence[Part], size: int) -> list[Part]:
-    """Those at the head of the file whose lines are the same."""
+    """The parts at the head of the file whose lines are unchanged."""
     kept: list[Part] = []
     with opened(path) as file:
         for part in parts:
@@ -233,7 +233,7 @@ def _stretches(path: Path, key: str, index: Index) -> Iterator[Stretch]:
 
 
 def digest_of(text: bytes) -> str:
-    return hashlib.sha256(text).hexdigest()[:32]  # half the time of blake2b, where the processor knows it
+    return hashlib.sha256(text).hexdigest()[:32]  # half the time of blake2b if the processor supports it
 
 
 # ------------------------------------------------------------------------------------------------- other processes
@@ -255,8 +255,9 @@ except DerbyError:
 
 
 def _made_apart(root: Path, stretches: Sequence[Stretch]) -> Iterator[Part]:
-    """By a process for each core. Each gets a stretch a line and answers with a part a line. However it ends, it says
-    nothing: what it has not made is read from the lines, and that says why."""
+    """Makes parts with one process for each core. Each reads a stretch per line and answers with a part per line. A
+    failing process reports nothing: the lines that it did not process are read in this process, which then gives the
+    error."""
     here = threading.local()
     helpers: list[subprocess.Popen[bytes]] = []
     is_over = threading.Event()
@@ -284,7 +285,7 @@ def _made_apart(root: Path, stretches: Sequence[Stretch]) -> Iterator[Part]:
     except BaseException:
         is_over.set()
         for helper in helpers:
-            helper.kill()  # whoever waits for it in a thread waits no more
+            helper.kill()  # ends the wait of a thread for it
         pool.shutdown(wait=False, cancel_futures=True)
         raise
     finally:
@@ -311,7 +312,7 @@ _RESULTS_BYTES = 1 << 30
 
 
 def _keep_newest(folder: Path) -> None:
-    """Results that nobody asked for longest go, where there are more than a gigabyte of them."""
+    """If there are more than a gigabyte of results, deletes those that were not used for the longest time."""
     found = sorted(((each.stat(), each) for each in folder.iterdir()), key=lambda each: -each[0].st_mtime)
     total = 0
     for state, path in found:

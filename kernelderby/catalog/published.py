@@ -15,7 +15,7 @@ from kernelderby.rows.row import Time
 from kernelderby.store.fields import Importance, Name, Size, read_csv
 from kernelderby.store.files import expect_folders
 
-HARDWARE = "xpu-a"  # what the published times were measured on: its file in kernelderby/hardware/gpus
+HARDWARE = "xpu-a"  # the hardware of the published times: its file in kernelderby/hardware/gpus
 LeftOut = Callable[[str], None]
 
 
@@ -31,22 +31,23 @@ class _Time(Struct):
 
 
 def importance(root: Path | str, left_out: LeftOut | None = None) -> dict[str, float]:
-    """Operator -> its share of the GPU time over production profiles, in percent as printed; {} where there is no file.
+    """Operator -> its share of the GPU time over production profiles, in percent as printed; {} without a file.
 
-    The printed figures add up to 109.6: whoever weights with them divides by their sum. A broken file is told to
-    left_out and passed over whole, since weights with holes are wrong; without left_out the DerbyError is raised.
+    The printed figures add up to 109.6, so divide by their sum before you use them as weights. If the file is broken,
+    left_out gets a line and the whole file is skipped, because weights with holes are wrong; without left_out the
+    DerbyError is raised.
     """
     return _read(root, "published_importance.csv", _Importance, left_out)
 
 
 def times_us(root: Path | str, left_out: LeftOut | None = None) -> dict[tuple[str, int], float]:
-    """(operator, shape_id) -> the median time of the deployed kernel on HARDWARE; {} where there is no file. left_out:
-    as above."""
+    """(operator, shape_id) -> the median time of the deployed kernel on HARDWARE; {} without a file. left_out: as in
+    importance()."""
     return _read(root, "published_shapes.csv", _Time, left_out)
 
 
 def _read(root: Path | str, name: str, kind: type[Struct], left_out: LeftOut | None) -> dict[Any, float]:
-    """The last field of each line by those before it."""
+    """The fields of each line before the last -> the last field."""
     path, found = Path(root) / "profiles" / name, dict[Any, float]()
     *keys, value = kind.__struct_fields__
     key_of = attrgetter(*keys)

@@ -1,7 +1,7 @@
 """Lines of traces/ as columns, some hundred at a time, without a Measurement of each.
 
-A batch of lines in which nothing is odd becomes columns at once: what many rows say in the same words (workload,
-environment, GPU) is read and checked once. Of any other batch load_rows() judges every line, and says what is wrong.
+A batch of valid lines becomes columns at once. Text that many rows share (workload, environment, GPU) is read and
+checked once. If anything in a batch is invalid, load_rows() reads it line by line and gives the reasons.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from kernelderby.rows.measurement import Measurement, Status, correctness_of
 from kernelderby.rows.row import Evaluation, Hardware, KnownEnvironment, Ran, expect_same_libs
 from kernelderby.store.fields import EXPLAINED, Line, agree
 
-_AT_ONCE = 64  # lines: what is made of them stays in the processor's cache
+_AT_ONCE = 64  # lines: their data fit into the processor's cache
 _ODD = (ValueError, ArithmeticError, LookupError, TypeError, RecursionError, DerbyError)
 _decode = msgspec.json.decode
 
@@ -40,7 +40,7 @@ class _Own(QuickOwn):
 
 
 class _QuickLine(QuickRow):
-    """A Row that was checked, but for what stands in it as text."""
+    """A checked Row, except for the fields that are still text."""
 
     evaluation: _Evaluation
     measurement: _Own | None = None
@@ -58,10 +58,10 @@ def columns_of(
     place: Place | None = None,
     definition: Definition | None = None,
 ) -> Columns:
-    """The columns of the rows that load_rows() gives of these lines; it says what the others are told to be."""
+    """The columns of the rows that load_rows() gives for these lines. load_rows() also reports the other lines."""
     batches, broken = _Batches(path.stem, workloads, place, definition), list[str]()
     while some := list(islice(lines, _AT_ONCE)):
-        if len(broken) >= EXPLAINED:  # batch by batch it would explain the first of each
+        if len(broken) >= EXPLAINED:  # read batch by batch, it would explain the first line of each batch
             some += lines
         elif batches.take(some):
             continue
@@ -73,7 +73,7 @@ def columns_of(
 
 
 class _Batches:
-    """What was found fine of the texts that many rows share, and the columns so far."""
+    """The shared texts that were found valid, and the columns so far."""
 
     def __init__(
         self, stem: str, workloads: Mapping[str, Workload], place: Place | None, definition: Definition | None
@@ -86,9 +86,9 @@ class _Batches:
         self._demands: dict[tuple[bytes, str], Demands] = {}
 
     def take(self, some: Sequence[Line]) -> bool:
-        """Whether nothing is odd about these lines, which are columns then."""
+        """Whether these lines are valid. Then they are added to the columns."""
         if b"".join([line.text for line in some]).count(b'"environment"') != 2 * len(some):
-            return False  # one stands twice, and of the first nothing would be seen
+            return False  # a field occurs twice, and the first one would be overlooked
         try:
             rows = [_decode_line(line.text) for line in some]
             cells = [self._cells(line.number, row) for line, row in zip(some, rows, strict=True)]
@@ -123,7 +123,7 @@ class _Batches:
         return True
 
     def _cells(self, number: int, row: _QuickLine) -> list[Any]:
-        """Of a row whose samples are not looked at. ValueError, DerbyError: something of it is odd."""
+        """The cells of a row, without a check of its samples. ValueError, DerbyError: a field is invalid."""
         own, evaluation, text = row.measurement, row.evaluation, bytes(row.workload)
         if own is None or bytes(own.samples_us) != b"[]":
             raise ValueError("of flashinfer-bench, or of the first protocol")
@@ -146,7 +146,7 @@ class _Batches:
         ]
 
     def _alone(self, environment: dict[str, Raw]) -> dict[str, Any]:
-        """What is of one row alone, which is taken out."""
+        """Takes the fields that belong to one row only out of the environment, and returns them."""
         names = [name for name in OF_ONE_ROW if name in environment]
         values = _decode(b"[" + b",".join([environment.pop(name) for name in names]) + b"]")
         alone = dict(zip(names, values, strict=True))
@@ -154,7 +154,7 @@ class _Batches:
         return alone
 
     def _environment(self, evaluated: bytes, environment: dict[str, Raw]) -> tuple[str, str]:
-        """The GPU, and as JSON what rows share. evaluated: flashinfer-bench's part."""
+        """The GPU, and the environment that rows share, as JSON. evaluated: flashinfer-bench's part."""
         key = evaluated, tuple(environment), b"\0".join(environment.values())
         found = self._around.get(key)
         if found is None:
@@ -189,5 +189,5 @@ _KINDS = 14  # their place among a row's cells
 
 
 def _some(gpu: str, solution_hash: str | None, workload: dict[str, Any] | None = None) -> Measurement:
-    """A row that says no more."""
+    """A row that holds nothing else."""
     return Measurement("", workload or {}, "", Status.PASSED, gpu, "", "", solution_hash=solution_hash)

@@ -30,7 +30,7 @@ def reference_solution(definition: Definition) -> Solution:
 
 
 def reference_named(name: str, definitions: Mapping[str, Definition]) -> Solution | None:
-    """The reference that a name means, such as rms_norm_reference."""
+    """The reference solution of a name such as rms_norm_reference."""
     definition = definitions.get(name.removesuffix(REFERENCE)) if name.endswith(REFERENCE) else None
     return None if definition is None else reference_solution(definition)
 

@@ -1,8 +1,8 @@
-"""Hashes of equal code of a solution, from certificates/ beside traces/.
+"""Hashes of equal code for each solution, from certificates/ beside traces/.
 
-certificates/texts.json: hash of the text -> hash of the code, of the sources as they were when rows carried the former.
-certificates/machine_code/<solution>.json: builds of two versions of a CUDA solution that gave the same machine code;
-`derby certify` makes them.
+certificates/texts.json: hash of the text -> hash of the code, for the sources of the time when rows carried the hash of
+the text. certificates/machine_code/<solution>.json: builds of two versions of a CUDA solution that gave the same
+machine code; `derby certify` makes them.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ class Texts(Struct, frozen=True):
 
 
 class MachineCode(Struct, frozen=True):
-    """Digests of what runs. kernels: mangled name -> of its machine code. data: of the variables on the GPU, a digest a
-    library. host: function of a library -> of the CPU's code that launches the kernels. python: of the Python sources
-    and of how they are called. form: of the digests of host; what was made in another is not compared."""
+    """Digests of the code that runs. kernels: mangled name -> digest of the machine code. data: one digest per library,
+    of its variables on the GPU. host: function of a library -> digest of the CPU code that launches the kernels.
+    python: digest of the Python sources and of the way in which they are called. form: how the digests of host were
+    made; digests of another form are not compared."""
 
     architecture: str
     compiler: str
@@ -46,7 +47,7 @@ class MachineCode(Struct, frozen=True):
     form: int = 4
 
     def contradicts(self, other: MachineCode) -> bool:
-        """Whether one compiler would have made both of the same sources, which it does not."""
+        """Whether one compiler made two different codes, which is impossible from the same sources."""
         mine, its = (
             (sorted(each.kernels.values()), each.data, each.host, each.python, each.architecture)
             for each in (self, other)
@@ -54,13 +55,13 @@ class MachineCode(Struct, frozen=True):
         return (self.compiler, self.form) == (other.compiler, other.form) and mine != its
 
     def is_part_of(self, other: MachineCode) -> bool:
-        """Whether the other has all these kernels, host code and variables, and maybe more."""
+        """Whether the other has all these kernels, host functions and variables, possibly with further ones."""
         kept = self.kernels.items() <= other.kernels.items() and self.host.items() <= other.host.items()
         return kept and not Counter(self.data) - Counter(other.data)
 
 
 class Version(Struct, frozen=True):
-    """Sources of a solution. revision: the commit that has them."""
+    """The sources of a solution at one time. revision: the commit that has them."""
 
     hash: Hash
     text_hash: Hash
@@ -68,7 +69,7 @@ class Version(Struct, frozen=True):
 
 
 class HostChange(Struct, frozen=True):
-    """What the host ran before, where that is not the same; why: in what it differs, and that the launches do not."""
+    """The host code before a change. why: how it differs, and that the launches do not."""
 
     why: Annotated[str, must_be("a sentence that says what changed on the host", min_length=SHORTEST_REASON)]
     host: dict[str, Hash]
@@ -76,8 +77,9 @@ class HostChange(Struct, frozen=True):
 
 
 class Certificate(Struct, frozen=True):
-    """Both versions gave this machine code, but for what host_change says. launches: workload -> digest of what a call
-    launches, of those workloads on which both versions launch the same; None where nobody looked, for all of them."""
+    """Both versions gave this machine code, except for host_change. launches: workload -> digest of a call's launches,
+    for the workloads on which both versions launch the same. None: launches were not compared, and the certificate
+    holds for all workloads."""
 
     before: Version
     after: Version
@@ -94,7 +96,7 @@ class Certificate(Struct, frozen=True):
 
     @property
     def texts(self) -> tuple[tuple[str, str], ...]:
-        """Hashes that rows may carry, and that mean one version."""
+        """The hashes in rows that mean one version."""
         return (self.before.text_hash, self.before.hash), (self.after.text_hash, self.after.hash)
 
 
@@ -117,14 +119,15 @@ def certificate_files(root: Path) -> list[Path]:
 
 
 def read_certificates(path: Path) -> tuple[Certificate, ...]:
-    """DerbyError where one is broken, and where two say different things of one version."""
+    """DerbyError if a certificate is broken, or if two contradict each other about one version."""
     found = read_json(path, Certificates).certificates if path.is_file() else ()
     seen: dict[str, tuple[int, MachineCode]] = {}
     for number, each in enumerate(found):
         for version in (each.before, each.after):
             own = each.code_of(version)
             other, code = seen.setdefault(version.hash, (number, own))
-            # Of a certificate of launches the version before may lack libraries that came (measure/certify/build.py).
+            # In a certificate of launches the former version may lack libraries that were added
+            # (measure/certify/build.py).
             came = each.launches is not None and version is each.before and code.is_part_of(own)
             if code.contradicts(own) and not came:
                 raise DerbyError(
@@ -135,8 +138,8 @@ def read_certificates(path: Path) -> tuple[Certificate, ...]:
 
 
 def read_same_code(root: Path, left_out: Callable[[str], None]) -> Callable[[Solution], Solution]:
-    """Gives a solution with all that the certificates of the set say of its hashes. A file that is broken is told to
-    left_out."""
+    """Returns a function that adds to a solution the equal hashes from the set's certificates. left_out gets a line for
+    a broken file."""
     pairs: dict[str, list[tuple[str, str]]] = {}
     host_changes: dict[str, list[tuple[str, str, frozenset[str] | None]]] = {}
     path = texts_path(root)
@@ -169,7 +172,7 @@ def read_same_code(root: Path, left_out: Callable[[str], None]) -> Callable[[Sol
 
 
 def groups(pairs: Iterable[tuple[str, str]]) -> tuple[frozenset[str], ...]:
-    """What pairs of equals make equal: a chain is one group."""
+    """The groups that pairs of equal hashes form: a chain is one group."""
     found: list[frozenset[str]] = []
     for pair in pairs:
         touched = [group for group in found if not group.isdisjoint(pair)]
@@ -178,8 +181,8 @@ def groups(pairs: Iterable[tuple[str, str]]) -> tuple[frozenset[str], ...]:
 
 
 def stale(root: Path, solutions: Mapping[str, Solution]) -> Iterator[str]:
-    """A line for each solution that the set has not, and for each certificate that leads to no present code. What is
-    broken is passed over: read_same_code() has told it."""
+    """A line for each solution that the set lacks, and for each certificate that leads to no present code. Broken files
+    are skipped, because read_same_code() reports them."""
     path = texts_path(root)
     with suppress(DerbyError):
         for name in read_json(path, Texts).hashes if path.is_file() else ():

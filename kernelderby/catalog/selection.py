@@ -1,4 +1,4 @@
-"""Which workloads a word or an origin means, the same in every verb; and which of them count in a score."""
+"""The workloads that a word or an origin means, the same in every verb; and the workloads that count in a score."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def workload_label(workload: Workload) -> str:
 
 
 def telling_axes(sizes: Sequence[Mapping[str, object]]) -> list[str]:
-    """Axes that vary, without those that go one to one with an earlier one (num_seqs and len_cu_seqlens)."""
+    """Variable axes, without those that an earlier axis determines one to one (num_seqs and len_cu_seqlens)."""
     kept: list[str] = []
     for axis in sizes[0] if sizes else ():
         distinct = len({each.get(axis) for each in sizes})
@@ -34,8 +34,8 @@ def telling_axes(sizes: Sequence[Mapping[str, object]]) -> list[str]:
 
 
 def shortest_labels(workloads: Sequence[Workload]) -> dict[str, str]:
-    """uuid -> the fewest axes that tell the workloads apart, "m=349, n=2048", or what their generators are told; where
-    these do not, whole-number scalars too, and the start of the uuid for those that are still alike."""
+    """uuid -> the fewest axes that tell the workloads apart, "m=349, n=2048", or the values for their generators. If
+    these are not enough, integer scalars are added, then the start of the uuid."""
     told = dict.fromkeys(name for each in workloads for name in each.generator)
     sizes: list[dict[str, object]] = [
         {**each.axes, **{name: each.generator.get(name, "-") for name in told}} for each in workloads
@@ -61,8 +61,8 @@ def _sized(sizes: Mapping[str, object], axes: Iterable[str]) -> str:
 
 
 def select_workloads(workloads: Sequence[Workload], wanted: Iterable[str]) -> list[Workload]:
-    """The workloads that any of the words names: start of a uuid, size of a var axis, axis=size or scalar=value, #3 or
-    shape_id=3. All without words. DerbyError for a word that names none.
+    """The workloads that one of the words names: start of a uuid, size of a var axis, axis=size or scalar=value, #3 or
+    shape_id=3. Without words: all. DerbyError for a word that names none.
     """
     wanted = list(wanted)
     chosen = set()
@@ -81,8 +81,8 @@ def select_workloads(workloads: Sequence[Workload], wanted: Iterable[str]) -> li
 
 
 def select_in_each(known: Mapping[str, Sequence[Workload]], wanted: Sequence[str]) -> dict[str, list[Workload]]:
-    """Definition -> its workloads that any of the words names; all without words. DerbyError for a word that names
-    none in any of them."""
+    """Definition -> its workloads that one of the words names; without words all. DerbyError for a word that names no
+    workload of any definition."""
     if len(known) == 1:
         return {name: select_workloads(workloads, wanted) for name, workloads in known.items()}
     for word in wanted:
@@ -98,16 +98,16 @@ def select_in_each(known: Mapping[str, Sequence[Workload]], wanted: Sequence[str
 
 
 def of_origin(workloads: Sequence[Workload], origins: Collection[str]) -> list[Workload]:
-    """Those of one of the origins; all without origins."""
+    """The workloads of these origins; without origins all."""
     return [workload for workload in workloads if not origins or workload.origin in origins]
 
 
 def by_origin(workloads: Sequence[Workload]) -> list[list[Workload]]:
-    """What counts in a score, then what stands beside it, a list an origin.
+    """The workloads that count in a score, then the others, one list for each origin.
 
-    What counts are the published shapes: those of the survey, else of the contest. A definition that has neither counts
-    all that its file lists, so that workloads of our own beside published ones never change a score, and fresh ones,
-    which nobody can list, none at all."""
+    The published shapes count: the survey's, otherwise the contest's. If a definition has neither, all workloads in its
+    file count. So workloads of our own never change a score of published ones. Fresh shapes never count, because nobody
+    can list them."""
     scored = next((origin for origin in SCORED if any(each.origin == origin for each in workloads)), None)
     if scored is None:
         fresh = [each for each in workloads if each.origin == FRESH]
@@ -117,13 +117,13 @@ def by_origin(workloads: Sequence[Workload]) -> list[list[Workload]]:
     return [[each for each in workloads if (each.origin or "") == origin] for origin in (scored, *others)]
 
 
-# What an author's lead is said of: the shapes that count in scores, and two sets beside them.
+# The sets of shapes for which a lead is computed: the shapes that count in scores, and two further sets.
 LEGS = ("", MODELS, FRESH)
 
 
 def by_leg(workloads: Sequence[Workload]) -> dict[str, list[Workload]]:
-    """Those of by_origin() that stand on one of LEGS. What counts in scores is a leg of its own, unless it is one of
-    the two sets: of a definition that nobody has published shapes of."""
+    """The lists of by_origin() that are one of LEGS. The workloads that count in scores are a leg of their own, unless
+    they are one of the other two sets, as for a definition without published shapes."""
     found: dict[str, list[Workload]] = {}
     for place, part in enumerate(by_origin(workloads)):
         origins = {each.origin for each in part}
@@ -143,7 +143,7 @@ def is_named(workload: Workload, word: str) -> bool:
         words |= {f"#{shape_id}", f"shape_id={shape_id}"}
     return (
         word in words
-        # Digits alone may be a size: only as many as labels show are the start of a uuid.
+        # Digits alone may be a size. They are the start of a uuid only if they are as many as labels show.
         or (len(word) >= (8 if word.isdigit() else 4) and workload.uuid.startswith(word))
         or word == workload.uuid
     )

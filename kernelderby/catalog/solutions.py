@@ -38,7 +38,7 @@ LeftOut = Callable[[str], None]
 
 
 class _Stages(Struct):
-    """A file of stages alone."""
+    """A file that holds only stages."""
 
     stages: Annotated[tuple[Stage, ...], must_be("a list of [[stages]]", min_length=1)]
 
@@ -47,8 +47,8 @@ class _Stages(Struct):
 
 
 def read_stages(path: Path) -> tuple[Stage, ...]:
-    """Of a .toml file with [[stages]] as in solution.toml: those of a pipeline that is no solution. DerbyError: a field
-    is wrong."""
+    """The stages of a pipeline that is not a solution, from a .toml file with [[stages]] as in solution.toml.
+    DerbyError: a field is wrong."""
     return convert(path, read_toml(path), _Stages).stages
 
 
@@ -61,7 +61,7 @@ class _Written(Struct):
     description: str
     language: Literal["python", "triton", "cpp", "cuda", "tilelang"]
     entry_point: Function
-    destination_passing_style: bool  # no default: those of flashinfer and flashinfer-bench differ
+    destination_passing_style: bool  # no default: flashinfer and flashinfer-bench have different ones
     target_hardware: Annotated[
         tuple[Name, ...], must_be('a list of at least one GPU, such as ["NVIDIA H200"]', min_length=1)
     ]
@@ -123,7 +123,7 @@ class _Packed(Struct):
 
 
 def _expect_once(field: str, names: Sequence[str]) -> None:
-    """ValueError for two of one name: only one of them would be read."""
+    """ValueError for two fields of one name, because only one of them would be read."""
     for name, times in Counter(names).items():
         if times > 1:
             raise ValueError(f"{field}: two are {name!r:.80}; rename one of them")
@@ -132,8 +132,8 @@ def _expect_once(field: str, names: Sequence[str]) -> None:
 def load_solutions(
     root: Path, definitions: Mapping[str, Definition], left_out: LeftOut, noted: LeftOut
 ) -> tuple[dict[str, Solution], dict[str, str]]:
-    """Every solution of the set by name, and of those that are left out the problem. left_out and noted are told what
-    is wrong with one that is left out, and with one that stays."""
+    """Every solution of the set by name, and the problems of the left-out solutions by name. left_out gets a line for a
+    solution that is left out, noted a line for a problem of one that stays."""
     solutions: dict[str, Solution] = {}
     problems: dict[str, str] = {}
     with_hashes = read_same_code(root, noted)
@@ -154,7 +154,7 @@ def load_solutions(
 
 
 def _check_place(solution: Solution, others: Mapping[str, Solution], definitions: Mapping[str, Definition]) -> None:
-    """A name of its own, as flashinfer-bench demands, and a definition that it fits."""
+    """DerbyError unless the name is unique, as flashinfer-bench demands, and the definition fits."""
     where = solution.folder or solution.json_path
     for field, name in (("name", solution.name), *(("aliases", each) for each in solution.aliases)):
         if twin := others.get(name.casefold()):
@@ -173,7 +173,7 @@ def _check_place(solution: Solution, others: Mapping[str, Solution], definitions
 
 
 def _check_calling(where: Path, solution: Solution, definition: Definition) -> None:
-    """setup and in_place against the definition."""
+    """Checks setup and in_place against the definition."""
     if solution.setup and not definition.of_setup:
         raise DerbyError(
             f"{where}: setup: {definition.path} marks no input constant, so there is nothing to set up; "
@@ -195,12 +195,12 @@ def _check_calling(where: Path, solution: Solution, definition: Definition) -> N
 
 
 def solution_folders(root: Path) -> list[Path]:
-    """Every solutions/<author>/<op_type>/<definition>/<solution>/ that holds a file of its own, sorted."""
+    """Every solutions/<author>/<op_type>/<definition>/<solution>/ with sources, sorted."""
     return [folder for folder in folders_below(root / "solutions", 4) if _own_files(folder, lambda problem: None)]
 
 
 def _all(root: Path, left_out: LeftOut) -> Iterator[Path]:
-    """Folders of sources, then the packed ones that have none."""
+    """Folders of sources, then packed solutions without a folder."""
     directory, folders = root / "solutions", solution_folders(root)
     yield from folders
     packed_from_sources = {folder.parent / f"{folder.name}.json" for folder in folders}
@@ -217,18 +217,18 @@ def _all(root: Path, left_out: LeftOut) -> Iterator[Path]:
 
 
 def _own_files(folder: Path, told: LeftOut) -> list[Path]:
-    """The files that people wrote, sorted: no caches, nothing hidden."""
+    """The files that people wrote, sorted, without caches and hidden files."""
     return [path for path in files_under(folder, "", told, hidden=False) if path.is_file()]
 
 
 def refuse(problem: str) -> None:
-    """What cannot be looked into may hold sources: without them it would be another solution."""
+    """An unreadable folder is an error: it may hold sources, without which the solution would be another one."""
     raise DerbyError(problem)
 
 
 def read_folder(folder: Path, noted: LeftOut | None = None) -> Solution:
-    """The solution that solution.toml and the sources beside it describe. A field that nobody reads is told to noted;
-    without it the DerbyError is raised."""
+    """The solution that solution.toml and the sources beside it describe. noted gets a line for an unknown field;
+    without noted it is a DerbyError."""
     path = folder / "solution.toml"
     if not path.exists():
         raise DerbyError(f"{path}: is missing; write it or remove the folder")
@@ -241,7 +241,8 @@ def read_folder(folder: Path, noted: LeftOut | None = None) -> Solution:
 
 
 def written_solution(path: Path, json_path: Path, sources: Mapping[str, str], data: dict[str, Any]) -> Solution:
-    """The solution of a solution.toml's contents and of sources, without a folder of its own. path: for errors."""
+    """The solution from the contents of a solution.toml and from sources, without a folder. path: for error
+    messages."""
     written = _written(path, data)
     return _solution(path, None, json_path, dict(sorted(sources.items())), written, written)
 
@@ -254,7 +255,7 @@ def _written(path: Path, data: dict[str, Any], noted: LeftOut | None = None) -> 
 
 
 def _sources(folder: Path) -> dict[str, str]:
-    """Path inside the folder -> text. What a symlink brings in from outside the set is not packed."""
+    """Path inside the folder -> text. Files outside the set that a symlink names are not packed."""
     sources, root = {}, folder.parents[4]
     is_ours = is_inside(root, folder)
     for file in _own_files(folder, refuse):
@@ -266,8 +267,8 @@ def _sources(folder: Path) -> dict[str, str]:
 
 
 def _common_sources(path: Path, names: tuple[str, ...], own: Mapping[str, str]) -> dict[str, str]:
-    """Name -> text of the files of solutions/<author>/common/ that a solution.toml names: they stand once there, and
-    in every solution that uses them they lie beside its own sources."""
+    """Name -> text of the files in solutions/<author>/common/ that a solution.toml names. Each solution that uses them
+    gets a copy beside its own sources."""
     directory = path.parents[3] / "common"
     texts: dict[str, str] = {}
     for position, name in enumerate(names):
@@ -287,7 +288,8 @@ def _common_sources(path: Path, names: tuple[str, ...], own: Mapping[str, str]) 
 
 
 def _included(path: Path, sources: Mapping[str, str]) -> dict[str, str]:
-    """Name -> text of the headers in solutions/<author>/common/ that CUDA sources include, and those that these do."""
+    """Name -> text of the headers in solutions/<author>/common/ that CUDA sources include, directly or through other
+    headers."""
     directory = path.parents[3] / "common"
     texts: dict[str, str] = {}
     left = [text for name, text in sources.items() if not name.endswith(".py")]
@@ -307,7 +309,7 @@ def _common_text(path: Path) -> str:
 
 
 def read_packed(path: Path) -> Solution:
-    """The solution in a packed JSON, of this set or of a foreign one: fields that we do not know are ignored."""
+    """The solution in a packed JSON, of this set or of a foreign one. Unknown fields are ignored."""
     packed = read_json(path, _Packed)
     sources = dict(sorted((source.path, source.content) for source in packed.sources))
     return _solution(path, None, path, sources, packed, packed.spec)
@@ -322,7 +324,7 @@ def _solution(
     spec: _Written | _Spec,
     common: tuple[str, ...] = (),
 ) -> Solution:
-    """path: the file that says it. about, spec: where name and stages stand, and where language and entry point."""
+    """path: the file that describes it. about: holds name and stages. spec: holds language and entry point."""
     place = folder or json_path
     agree(path, "name", about.name, place.name if folder else place.stem)
     agree(path, "definition", about.definition, place.parents[0].name)
@@ -333,7 +335,7 @@ def _solution(
                 f"{path}: {field}: {value!r} is not <file>::<function> of a source file; "
                 f"the files are {', '.join(sources) or 'none'}"
             )
-    # A foreign solution does not say what it needs. What is Python can be tried on a CPU.
+    # A foreign solution does not say what it needs. Python can be tried on a CPU.
     foreign = folder is None and about.requires is None
     requires = about.requires or Requires(cpu=foreign and spec.language in ("python", "triton"))
     return Solution(

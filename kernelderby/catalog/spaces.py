@@ -29,7 +29,7 @@ from kernelderby.catalog.model import Definition
 from kernelderby.errors import DerbyError
 
 _NAMESPACE = UUID("d3b07384-d9a0-5f2c-9c5e-6f1f2b8a4c11")
-_POWERS = 0.25  # of the draws from a range: a power of two, or one beside it
+_POWERS = 0.25  # share of draws from a range that give a power of two, or a number next to one
 Uniform = Callable[[], float]  # a number from 0 to below 1
 
 
@@ -47,7 +47,7 @@ class Sizes:
     generator: dict[str, str | int | float]
 
     def uuid(self, definition: Definition) -> str:
-        """The same shape of an operator has the same one, wherever it comes from."""
+        """A uuid that depends on the operator and the shape only, not on the shape's source."""
         told = json.dumps([definition.name, self.axes, self.scalars, self.generator], sort_keys=True)
         return str(uuid5(_NAMESPACE, told))
 
@@ -55,8 +55,8 @@ class Sizes:
 def draw(
     definition: Definition, space: Mapping[str, Any], uniform: Uniform, const: Mapping[str, Any] | None = None
 ) -> Sizes:
-    """One shape of the space. const: other sizes for const axes (SMALL_AXES). Unfit where a range is empty or a
-    constraint of the definition does not hold; DerbyError where the space is no space of this definition."""
+    """One shape of the space. const: other sizes for const axes (SMALL_AXES). Unfit if a range is empty or a constraint
+    of the definition does not hold. DerbyError if the space does not belong to this definition."""
     values: dict[str, Any] = {}
     for name, size in definition.axes.items():
         if size is not None:
@@ -71,7 +71,7 @@ def draw(
 
 
 def sizes_of(definition: Definition, values: Mapping[str, Any]) -> Sizes:
-    """Sorted into axes, numbers and values for the generator. Unfit and DerbyError as in draw()."""
+    """Sorts the values into axes, numbers and values for the generator. Unfit and DerbyError as in draw()."""
     axes = {}
     for axis in definition.axes:
         size = values.get(axis)
@@ -113,8 +113,8 @@ def _number(end: Any, values: Mapping[str, Any]) -> int:
 
 
 def _whole(low: int, high: int, step: int | None, uniform: Uniform) -> int:
-    """Evenly in the logarithm (of one more where 0 is among them). Both numbers are drawn in every case, so that what
-    follows does not depend on the rule."""
+    """A whole number, evenly distributed in its logarithm (of the number plus one if 0 is possible). It always draws
+    two random numbers, so later draws do not depend on the rule."""
     place, whether = uniform(), uniform()
     if high < low or low < 0:
         raise Unfit
@@ -138,7 +138,7 @@ def line_of(
     source: Mapping[str, str | int] | None = None,
 ) -> dict[str, Any]:
     """The line of a workloads file that describes a shape. generated: the inputs that generate_inputs makes; `derby
-    pack` writes them into the file that is named here."""
+    pack` writes them into the file that the line names."""
     uuid = sizes.uuid(definition)
     place = f"blob/workloads/{definition.op_type}/{definition.name}/{definition.name}_{uuid}.safetensors"
     inputs: dict[str, dict[str, Any]] = {}

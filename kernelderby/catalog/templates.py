@@ -1,10 +1,10 @@
-"""Solutions that an author writes once for many definitions: solutions/<author>/template/. And not_raced(): libraries
-that have a kernel for an operator and no solution, with the reason.
+"""Solutions that an author writes once for many definitions: solutions/<author>/template/. not_raced() lists the
+libraries that have a kernel for an operator but no solution, with the reason.
 
-Its solution.toml and its sources (main.py.in becomes main.py) hold $definition, $inputs, $outputs (names with commas
-between) and $arguments (both).
-Every definition gets a packed solution of them, with its reference beside the sources as reference.py. [left_out] in
-solution.toml names the definitions that get none, with the reason.
+Its solution.toml and its sources (main.py.in becomes main.py) may contain $definition, $inputs, $outputs (names
+separated by commas) and $arguments (inputs and outputs). Every definition gets a packed solution made from them, with
+the definition's reference as reference.py beside the sources. [left_out] in solution.toml names the exceptions, with
+the reason.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ def templates(root: Path) -> list[Path]:
 
 
 def left_out(folder: Path) -> dict[str, str]:
-    """Definition -> why the template makes no solution of it."""
+    """Definition -> why the template makes no solution for it."""
     path = folder / "solution.toml"
     return convert(f"{path}: left_out", read_toml(path).get("left_out", {}), dict[str, str])
 
 
 def made(folder: Path, definitions: Mapping[str, Definition]) -> Iterator[Solution]:
-    """The solutions of a template, one a definition. DerbyError: a field is wrong, a definition unknown, or a packed
-    solution of a definition that is left out is still there."""
+    """The solutions of a template, one for each definition. DerbyError: a field is wrong, a definition is unknown, or a
+    left-out definition still has a packed solution."""
     path = folder / "solution.toml"
     data: dict[str, Any] = read_toml(path)
     without = left_out(folder)
@@ -72,8 +72,8 @@ def _words(definition: Definition) -> dict[str, str]:
 
 
 class NotRaced(Struct, frozen=True, forbid_unknown_fields=True):
-    """name: library and version, or which of its kernels. operators: none where it is for no single one. needs: empty
-    where the kernel does not fit the operator."""
+    """name: library and version, or the kernel of the library. operators: empty if the entry is not about single
+    operators. needs: what a race would need; empty if the kernel does not fit the operator."""
 
     name: str
     operators: tuple[str, ...]
@@ -86,8 +86,8 @@ class _AllNotRaced(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def not_raced(root: Path, definitions: Iterable[str], told: Callable[[str], None]) -> tuple[NotRaced, ...]:
-    """Those of solutions/not_raced.toml, then what templates leave out, a reason each. told: told what is broken
-    and passed over: a file, or an entry whose operator is unknown."""
+    """The entries of solutions/not_raced.toml, then the definitions that templates leave out, each with a reason. told:
+    gets a line for each skipped part: a broken file, or an entry with an unknown operator."""
     path, known = root / "solutions" / "not_raced.toml", set(definitions)
     found: list[NotRaced] = []
     try:

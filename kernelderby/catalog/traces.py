@@ -17,7 +17,7 @@ from kernelderby.rows.measurement import Place as Spot
 from kernelderby.store.counts import counted
 from kernelderby.store.fields import Line, agree, decode_json, expect_keys_once, lines_of
 
-_CLOCKS_DIFFER = timedelta(days=1)  # a row may come from a machine whose clock is ahead, or has no zone
+_CLOCKS_DIFFER = timedelta(days=1)  # a row may come from a machine whose clock is fast or has no time zone
 
 
 def load_rows(
@@ -29,13 +29,13 @@ def load_rows(
     definition: Definition | None = None,
     lines: Iterator[Line] | None = None,
 ) -> list[Measurement]:
-    """The rows of a file, in its order. workloads: uuid -> workload, of the definition; a row that contradicts its own,
-    or anything else around it (agreement.py), is broken. place: the two folders under traces/ that it lies in, where
-    there are two. lines: some of the file's (default: all), whose sessions are not held against one another. Broken
-    lines are told to left_out; rows of the future, which stay, to noted."""
+    """The rows of a file, in its order. workloads: uuid -> workload of the definition. A row is broken if it
+    contradicts its workload or its surroundings (agreement.py). place: the two folders above the file under traces/, if
+    there are two. lines: some lines of the file (default: all); then rows of one session are not compared. left_out
+    gets a line for each broken row, noted for each row dated in the future, which stays."""
     rows, file, stem = list[Measurement](), str(path), path.stem
     demands: dict[tuple[str, str, str], Demands] = {}
-    ran: dict[bytes, dict[str, Any]] = {}  # a workload as it stands in the file -> what it says, read and checked once
+    ran: dict[bytes, dict[str, Any]] = {}  # text of a workload in the file -> its contents, read and checked once
     for where, line in read_rows(path, left_out, lines):
         try:
             text = bytes(line.workload) if isinstance(line, QuickRow) else b""
@@ -74,7 +74,7 @@ def load_rows(
 
 
 def note_future(rows: Iterable[Measurement], noted: Callable[[str], None]) -> None:
-    """rows: of one file, as they were read."""
+    """rows: the rows of one file, in their order."""
     latest = datetime.now(UTC) + _CLOCKS_DIFFER
     ahead = [row.place for row in rows if row.moment > latest]
     if ahead and ahead[0]:
@@ -88,7 +88,7 @@ def note_future(rows: Iterable[Measurement], noted: Callable[[str], None]) -> No
 def fresh_workloads(
     rows: Iterable[Measurement], definition: Definition, left_out: Callable[[str], None]
 ) -> list[Workload]:
-    """The shapes that no file holds, as the rows tell them that were measured of them, each once, in their order."""
+    """The fresh shapes in these rows, each once, in order. No workloads file lists them."""
     found: dict[str, Workload] = {}
     for row in rows:
         if row.definition != definition.name or row.shape.get("origin") != FRESH or row.uuid in found:
@@ -103,12 +103,12 @@ def fresh_workloads(
 
 
 def doubled_keys(path: Path) -> Iterator[str]:
-    """Rows that name a field twice, one line each. Nothing else of them is looked at; `derby pack --check` asks, since
-    it takes longer than reading them."""
+    """A line for each row that has a field twice. Nothing else is checked. Only `derby pack --check` does this, because
+    it takes longer than reading the rows."""
     try:
         lines = [*lines_of(path)]
     except DerbyError:
-        return  # as load_rows has said, and of what is no JSON
+        return  # load_rows reports these rows, and text that is not JSON
     for line in lines:
         text = bytes(line.text)
         if not text.strip():

@@ -26,9 +26,9 @@ _BITS = {
     **dict.fromkeys(("float32", "int32"), 32),
     "int64": 64,
 }
-SURVEY = "survey"  # origin of the published shapes; sets of our own have other words
-MODELS = "models"  # of shapes that named models imply, made by rules (shapes/)
-FRESH = "fresh"  # of shapes that no file holds: they stand in the rows that were measured of them
+SURVEY = "survey"  # origin of the published shapes; our own sets have other origins
+MODELS = "models"  # origin of the shapes of named models, made by rules (shapes/)
+FRESH = "fresh"  # origin of shapes that no file lists: they are described in their rows
 
 
 class _Input(Struct):
@@ -69,8 +69,8 @@ class _Line(Struct):
 
 
 def load_workloads(path: Path, definition: Definition, left_out: Callable[[str], None] | None = None) -> list[Workload]:
-    """The workloads of a definition, in the file's order; none when the file does not exist. A broken line is told to
-    left_out and passed over; without it the DerbyError is raised."""
+    """The workloads of a definition, in the file's order; empty without a file. left_out gets a line for a broken line,
+    which is skipped; without left_out the DerbyError is raised."""
     expect_folders(path.parents[1], path.parent)
     if not os.path.lexists(path):
         return []
@@ -90,7 +90,8 @@ def load_workloads(path: Path, definition: Definition, left_out: Callable[[str],
 
 
 def shared(path: Path, workloads: Iterable[Workload], definition: Definition) -> Iterator[str]:
-    """What two workloads of a file have in common and only one can have, one line each; `derby pack --check` asks."""
+    """A line for each value that must be unique and that two workloads of a file share. Only `derby pack --check` does
+    this."""
     taken: dict[object, str] = {}
     for workload in workloads:
         for field, value, among in _of_its_own(workload, definition):
@@ -103,8 +104,8 @@ def shared(path: Path, workloads: Iterable[Workload], definition: Definition) ->
 
 
 def _of_its_own(workload: Workload, definition: Definition) -> Iterator[tuple[str, object, str | None]]:
-    """Field and value of what no two workloads share, and the origin within which: the number in a published list, and
-    the files that `derby pack` writes generated inputs into."""
+    """Field, value and origin of everything that must be unique: the number in a published list (unique within the
+    origin), and the files into which `derby pack` writes generated inputs."""
     if workload.shape_id is not None:
         yield "shape_id", workload.shape_id, workload.origin
     if definition.source_path is not None:
@@ -147,7 +148,7 @@ def workload_of(where: str, raw: dict[str, Any], definition: Definition) -> Work
 
 
 def tensor_bytes(definition: Definition, sizes: dict[str, int]) -> int:
-    """Of all inputs and outputs together. sizes: of every axis."""
+    """Bytes of all inputs and outputs together. sizes: the size of every axis."""
     return sum(
         -(-math.prod(sizes[name] for name in spec.shape) * _BITS[spec.dtype] // 8)
         for spec in (*definition.inputs.values(), *definition.outputs.values())

@@ -20,32 +20,33 @@ from kernelderby.store.files import temporary, write_all
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# Texts that most rows share with others: each distinct one is kept and made once. Those of JSON are texts of JSON.
+# Texts that many rows share: each distinct text is stored and decoded once. The columns in JSON hold JSON.
 TEXTS = ("solution", "gpu", "protocol", "status", "solution_hash", "session", "timestamp", "message", "graph_missing")
 JSON = ("workload", "shape", "shared", "setup", "kinds")
-NUMBERS = ("latency_us", "reference_latency_us", "host_us", "wall_us")  # not a number stands for None
-OF_ONE_ROW = ("clocks", "clocks_before", "seconds", "secret")  # of an environment; the others share the rest
-OWN = ""  # the kind of samples that stand beside `times`, in rows before protocol 2
+NUMBERS = ("latency_us", "reference_latency_us", "host_us", "wall_us")  # NaN means None
+OF_ONE_ROW = ("clocks", "clocks_before", "seconds", "secret")  # of an environment; rows share the rest
+OWN = ""  # the kind of the samples outside `times`, in rows before protocol 2
 _CELLS = ("line", *TEXTS, *JSON, *NUMBERS, "own")
 Kinds = tuple[tuple[str, tuple[int, ...]], ...]  # kind, lengths of its rounds
 
 
 class Columns:
-    """cells: one list a column. medians, samples: of all rows in turn, so many of each row."""
+    """cells: one list per column. medians, samples: the numbers of all rows one after another; of_medians, of_samples:
+    their count in each row."""
 
     def __init__(self) -> None:
         self.cells: dict[str, list[Any]] = {name: [] for name in _CELLS}
         self.medians, self.of_medians = array("d"), list[int]()
         self.samples, self.of_samples = array("d"), list[int]()
-        self._kinds: dict[Kinds, str] = {}  # those of most rows are alike
+        self._kinds: dict[Kinds, str] = {}  # equal for most rows
 
     def add(self, row: Sequence[Any]) -> None:
-        """The cells of a row in the order of _CELLS."""
+        """Adds the cells of a row, in the order of _CELLS."""
         for cells, cell in zip(self.cells.values(), row, strict=True):
             cells.append(cell)
 
     def add_many(self, rows: Sequence[Sequence[Any]]) -> None:
-        """The cells of some rows, each in the order of _CELLS."""
+        """Adds the cells of several rows, each in the order of _CELLS."""
         for cells, of_rows in zip(self.cells.values(), zip(*rows, strict=True), strict=True):
             cells.extend(of_rows)
 
@@ -77,7 +78,7 @@ class Columns:
         return self._kinds.get(kinds) or self._kinds.setdefault(kinds, as_json(kinds))
 
     def newest(self) -> float:
-        """The moment of the newest row, in seconds since 1970; 0 without any."""
+        """The time of the newest row, in seconds since 1970; 0 without rows."""
         return max((moment_of(text).timestamp() for text in {*self.cells["timestamp"]}), default=0.0)
 
 
@@ -86,7 +87,8 @@ def as_json(value: Any) -> str:
 
 
 def own_bytes(alone: dict[str, Any], correctness: Correctness | None) -> bytes:
-    """What is of one row alone: of its environment, and its correctness. DerbyError: a number is too long."""
+    """The fields that belong to one row only: parts of its environment, and its correctness. DerbyError: a number is
+    too long."""
     try:
         return msgspec.msgpack.encode((alone, correctness))
     except OverflowError:
@@ -94,7 +96,7 @@ def own_bytes(alone: dict[str, Any], correctness: Correctness | None) -> bytes:
 
 
 def write_columns(path: Path, columns: Columns) -> None:
-    """A Parquet file, whole or not at all. OSError where it cannot be written."""
+    """Writes a Parquet file, whole or not at all. OSError if it cannot be written."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -115,6 +117,6 @@ def write_columns(path: Path, columns: Columns) -> None:
 
 
 def _lists(arrow: Any, flat: array[float], lengths: Sequence[int]) -> pa.Array:
-    """A list of so many numbers for each row, of all of them in turn."""
+    """For each row a list of `lengths` numbers, taken from `flat` in order."""
     values = np.frombuffer(flat, dtype=np.float64) if flat else np.empty(0)
     return arrow.ListArray.from_arrays(arrow.array([0, *accumulate(lengths)], arrow.int32()), arrow.array(values))
