@@ -1,4 +1,4 @@
-"""Winners into servers: which solution runs at which shape, as data, and the packages that hold it.
+"""Brings winners into servers: data that says which solution runs at which shape, and packages with that data.
 
-`runtime/` is what such a package runs. It is copied there as it stands, so it imports nothing of ours.
+`runtime/` is the code of such a package. It is copied unchanged, so it imports no other room.
 """

@@ -18,7 +18,7 @@ LICENCES = ("LICENSE", "NOTICE")
 
 
 def contents(found: AllWinners) -> dict[str, bytes]:
-    """Path inside the package -> bytes. CUDA sources stay behind: libraries.py brings what they become."""
+    """Path inside the package -> bytes. CUDA sources are left out: the package has their compiled libraries instead."""
     files = {path.name: path.read_bytes() for path in sorted(RUNTIME.glob("*.py"))}
     files["__init__.py"] = files.pop("package.py")
     files["operators.json"] = (json.dumps(_data(found), indent=1) + "\n").encode()
@@ -31,7 +31,7 @@ def contents(found: AllWinners) -> dict[str, bytes]:
 
 
 def licences(root: Path) -> dict[str, bytes]:
-    """Name -> text of those that the set has: a package of its sources carries them."""
+    """Name -> text of the licences in the set. A package with the set's sources carries them."""
     return {name: read_bytes(root / name) for name in LICENCES if (root / name).is_file()}
 
 
@@ -47,8 +47,8 @@ def _data(found: AllWinners) -> dict[str, Any]:
 
 
 def _copying(name: str) -> dict[str, float]:
-    """What a copy costs on the GPU (runtime/copies.py): bytes a us of its memory, and the us of an empty kernel as a
-    graph; a terabyte a second and a us where they are not described."""
+    """The cost of a copy on the GPU (runtime/copies.py): bytes per us of its memory, and the us of an empty kernel in a
+    graph. Defaults for an unknown GPU: a terabyte per second, and one us."""
     gpu = find_gpu(name)
     reached = (gpu.at_ceilings() or gpu) if gpu else None
     launch_us = gpu.measured.empty_kernel_us.get("graph") if gpu and gpu.measured else None
@@ -75,7 +75,8 @@ def _tensor(spec: TensorSpec) -> dict[str, Any]:
 
 
 def _in_place(found: Winners, definition: Definition) -> dict[str, str]:
-    """Output -> the input in whose memory some solution of the package writes it: the one that most of them do."""
+    """Output -> the input in whose memory solutions of the package write it. If they differ, the most frequent
+    input."""
     maps = [each.in_place for each in found.solutions if each.in_place]
     best = max(maps, key=lambda each: (maps.count(each), len(each)), default={})
     return {name: best[name] for name in definition.outputs if name in best}

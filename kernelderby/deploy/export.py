@@ -1,11 +1,11 @@
 """The packages that `derby export` writes.
 
 A wheel with CUDA libraries, built here for one architecture by the solutions' own loader. Their C functions are called
-through ctypes, so they know nothing of torch and load under any. And a repository that Hugging Face's `kernels` loads:
+through ctypes, so they do not depend on torch's version. And a repository that Hugging Face's `kernels` loads:
 
     <folder>/build/torch-cuda/{metadata.json, __init__.py, ...}    and torch-cpu, where plain torch runs
 
-CUDA solutions stay out of the second, since libraries of one architecture take kernel-builder.
+CUDA solutions are left out of the repository, since libraries of one architecture need kernel-builder.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from kernelderby.hardware import find_gpu
 from kernelderby.store.counts import counted
 from kernelderby.store.files import write_whole
 
-ARCHITECTURES = {"h100": "90a", "h200": "90a"}  # GPU id -> what nvcc builds for
+ARCHITECTURES = {"h100": "90a", "h200": "90a"}  # GPU id -> nvcc's architecture
 MACHINES = {62: "x86_64", 183: "aarch64"}  # ELF's numbers
-MINIMUM_GLIBC = 17  # 2.17: the oldest of manylinux
+MINIMUM_GLIBC = 17  # 2.17: manylinux has no older version
 ENTRY_POINTS = (
     f"[sglang.srt.plugins]\n{NAME} = {NAME}.sglang_plugin:register\n\n"
     f"[vllm.general_plugins]\n{NAME} = {NAME}.vllm_plugin:register\n"
@@ -46,8 +46,8 @@ Build = Callable[[Sequence[Solution], str, Callable[[str], None]], Mapping[str, 
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """path: of the wheel, or of the folder. libraries: CUDA libraries in it. not_built: solution -> why it is not in
-    it. beside: wheels of earlier exports in the same folder."""
+    """path: the wheel, or the folder. libraries: number of CUDA libraries in it. not_built: solution -> why it is
+    missing. beside: wheels of earlier exports in the same folder."""
 
     path: Path
     bytes: int
@@ -60,9 +60,10 @@ class Exported:
 def export_wheel(
     found: AllWinners, folder: Path, build: Build, told: Callable[[str], None], texts: Mapping[str, bytes]
 ) -> Exported:
-    """Writes DIR/kernelderby_winners-<version>+<gpu>.<last day of the rows>.<digest>-py3-none-<platform>.whl, so that
-    a package of other rows or kernels has another version, and pip replaces the one before. build: libraries of
-    solutions. told: of each solution that nvcc builds. texts: licences. DerbyError where nothing is left to bring."""
+    """Writes DIR/kernelderby_winners-<version>+<gpu>.<last day of the rows>.<digest>-py3-none-<platform>.whl, so that a
+    package of other rows or kernels has another version, and pip replaces the former one. build: builds the libraries
+    of solutions. told: called for each solution that nvcc builds. texts: licences. DerbyError if no solution is left
+    for the package."""
     gpu = find_gpu(found.gpus[0])
     architecture = ARCHITECTURES.get(gpu.id) if gpu else None
     solutions = [each for operator in found.operators for each in operator.solutions]
@@ -85,7 +86,8 @@ def export_wheel(
 
 
 def platform_of(libraries: Iterable[bytes]) -> str:
-    """The platform tag of a wheel with these ELF libraries: their machine, and the newest glibc that one asks for."""
+    """The platform tag of a wheel with these ELF libraries: their machine, and the newest glibc that one of them
+    needs."""
     machines, minors = set(), [MINIMUM_GLIBC]
     for data in libraries:
         machine = MACHINES.get(int.from_bytes(data[18:20], "little")) if data.startswith(b"\x7fELF") else None
@@ -121,7 +123,7 @@ def has_libraries(solution: Solution) -> bool:
 def build_libraries(
     solutions: Sequence[Solution], architecture: str, build: Build, told: Callable[[str], None]
 ) -> tuple[dict[str, bytes], dict[str, str]]:
-    """Path inside the package -> bytes, and of solutions that could not be built the reason, one line each."""
+    """Path inside the package -> bytes; and solution -> the reason, in one line, if it could not be built."""
     files: dict[str, bytes] = {}
     failed: dict[str, str] = {}
     for solution, found in build([*filter(has_libraries, solutions)], architecture, told).items():
@@ -152,12 +154,12 @@ def _base64_digest(data: bytes) -> str:
 
 
 def refused(solution: Solution) -> str | None:
-    """Why it cannot be in such a repository."""
+    """Why the solution cannot be in such a repository; None if it can."""
     return "it is CUDA C++" if has_libraries(solution) else None
 
 
 def export_hub(found: AllWinners, folder: Path, texts: Mapping[str, bytes]) -> Exported:
-    """Writes the folder; files of an earlier export there are replaced, others stay. texts: licences."""
+    """Writes the folder. Files of an earlier export are replaced, others stay. texts: licences."""
     solutions = [each for operator in found.operators for each in operator.solutions]
     kept = without(found, {each.name: reason for each in solutions if (reason := refused(each))})
     files = contents(kept)
@@ -165,7 +167,7 @@ def export_hub(found: AllWinners, folder: Path, texts: Mapping[str, bytes]) -> E
     for backend in BACKENDS:
         metadata = {
             "name": NAME.replace("_", "-"),
-            "id": f"_{NAME}_{backend}_{digest}",  # the module's name, and so the operators' namespace
+            "id": f"_{NAME}_{backend}_{digest}",  # the name of the module, which is also the operators' namespace
             "version": int(__version__.partition(".")[0]),
             "license": "apache-2.0",
             "python-depends": [],

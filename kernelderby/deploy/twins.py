@@ -1,9 +1,9 @@
-"""Winners for FlashInfer's trace_apply, which replaces calls of its API by one solution a definition.
+"""Winners for FlashInfer's trace_apply, which replaces calls of its API by one solution per definition.
 
-Its definitions have constant hidden sizes, other axis names, and no eps: its templates pass none. So each of ours
-has twins: a definition a hidden size, under the name that FlashInfer works out of a call, and the solution that was
-fastest over the measured shapes of that size, behind a file that translates the call, and takes the eps from
-it. Sizes where FlashInfer's own kernel, or another library's, was fastest have none.
+Its definitions have constant hidden sizes, other axis names, and no eps, because its templates pass none. So each of
+our definitions has several twins: one definition for each hidden size, under the name that FlashInfer derives from a
+call. Its solution is the one that was fastest over the measured shapes of that size. A file translates the call and
+takes the eps from it. Sizes at which FlashInfer or another library was fastest have no twin.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ FILE = "twin.py"
 
 @dataclass(frozen=True, slots=True)
 class Twin:
-    """of: our definition. size: its axis that is a constant there; width: their hidden_size for one of ours.
-    source: the file that translates; {main} is the solution's module."""
+    """of: our definition. size: the axis of ours that is constant in theirs. width: their hidden_size for one of our
+    sizes. source: the translating file; {main} is the solution's module."""
 
     of: str
     name: str
@@ -36,7 +36,7 @@ class Twin:
     width: Callable[[int], int]
     tokens: str
     inputs: Mapping[str, tuple[str, ...]]
-    outputs: Mapping[str, tuple[tuple[str, ...], str | None]]  # name -> axes, the API's parameter that it is written to
+    outputs: Mapping[str, tuple[tuple[str, ...], str | None]]  # name -> axes, parameter of the API that it fills
     passes_outputs: bool
     source: str
 
@@ -111,7 +111,8 @@ TWINS = (
 
 @dataclass(frozen=True, slots=True)
 class WrittenTwins:
-    """chosen: FlashInfer's definition -> our solution. left: those whose fastest is a library's, and which."""
+    """chosen: FlashInfer's definition -> our solution. left: definitions at which a library is fastest, with its
+    solution."""
 
     folder: Path
     chosen: dict[str, str]
@@ -119,8 +120,9 @@ class WrittenTwins:
 
 
 def export_twins(found: AllWinners, folder: Path) -> WrittenTwins:
-    """Writes definitions/ and solutions/ of a folder for $FLASHINFER_TRACE_APPLY_PATH. DerbyError where that holds
-    other JSON files, of a former export say (FlashInfer would load them too), or where no operator has a twin."""
+    """Writes definitions/ and solutions/ of a folder for $FLASHINFER_TRACE_APPLY_PATH. DerbyError if the folder holds
+    other JSON files, such as those of a former export (FlashInfer would load them too), or if no operator has a
+    twin."""
     files: dict[Path, str] = {}
     chosen: dict[str, str] = {}
     left: dict[str, str] = {}
@@ -187,7 +189,8 @@ def twin_json(twin: Twin, size: int, solution: Solution) -> tuple[dict[str, Any]
 
 
 def _fastest(operator: Winners, axis: str) -> dict[int, Solution]:
-    """Size of the axis -> the solution of the least geometric mean over the shapes that it and all its rivals have."""
+    """Size of the axis -> the solution with the least geometric mean over the shapes at which it and all its rivals
+    have times."""
     place = choosing_axes(operator.definition).index(axis)
     groups: dict[int, list[TimedShape]] = {}
     for shape in operator.shapes:

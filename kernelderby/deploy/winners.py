@@ -1,4 +1,4 @@
-"""The recorded times by which a package chooses, of each operator on one GPU; and the loss of that choice."""
+"""The recorded times of each operator on one GPU, by which a package chooses solutions; and the loss of that choice."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from kernelderby.roofline.selection import BASELINE_AUTHOR
 from kernelderby.rows.measurement import Measurement
 
 FRESH = "fresh"  # the origin of shapes that no file lists
-KIND = "graph"  # of the times: what servers replay
+KIND = "graph"  # the kind of times: servers replay graphs
 KINDS = ("own", "library", "plain")  # of solutions, see kind_of()
 POOLS = {
     "num_blocks": ("block_table", "slot_mapping"),
     "state_count": ("initial_state_indices",),
 }  # axis -> its indices
-_SOME_SIZE = 1 << 13  # of an axis, to ask whether a constraint gives another one
+_SOME_SIZE = 1 << 13  # any size of an axis, to test whether a constraint determines another axis
 
 
 @dataclass(frozen=True, slots=True)
 class TimedShape:
-    """sizes: of choosing_axes(), in their order. us: solution -> time. origin: of its workload."""
+    """sizes: the sizes of choosing_axes(), in their order. us: solution -> time. origin: the origin of its workload."""
 
     sizes: tuple[int, ...]
     us: dict[str, float]
@@ -38,8 +38,9 @@ class TimedShape:
 
 @dataclass(frozen=True, slots=True)
 class HeldOut:
-    """Shapes of one origin, chosen for by all others. mean: of their losses. outside: how many lie outside of the
-    region, where libraries run; twins: at sizes that the others measured, with other contents (routings, say)."""
+    """The shapes of one origin, for which the shapes of all other origins choose. mean: mean loss. outside: number of
+    shapes outside the measured region, where libraries run. twins: number of shapes at sizes that the others measured
+    too, with other contents such as routings."""
 
     shapes: int
     mean: float
@@ -49,10 +50,10 @@ class HeldOut:
 
 @dataclass(frozen=True, slots=True)
 class ChoiceLoss:
-    """How much longer the chosen solution took than the fastest, as a share, over shapes that the choice did not know:
-    each shape left out in turn. inside: shapes that lay in the region of the others, where mean and worst are of;
-    outside: the others, which libraries run; outside_mean. None without shapes. held_out: of each origin but the
-    published ones; "fresh" is one, and never chooses."""
+    """By how much longer the chosen solution took than the fastest, as a share. Each shape is left out in turn, so that
+    the choice does not know it. inside: number of shapes inside the region of the others; mean and worst are their
+    losses. outside: number of shapes outside, where libraries run; outside_mean is their mean loss. The losses are None
+    without shapes. held_out: origin -> its shapes, except published ones. Shapes of the origin "fresh" never choose."""
 
     inside: int
     mean: float | None
@@ -64,8 +65,8 @@ class ChoiceLoss:
 
 @dataclass(frozen=True, slots=True)
 class Winners:
-    """Of one operator. solutions: those that the package brings, own ones first, then libraries, then plain torch.
-    fastest: solution -> shapes on which it is. left_out: solutions that do not take part, and why."""
+    """The winners of one operator. solutions: the solutions in the package: our own, then libraries, then plain torch.
+    fastest: solution -> number of shapes on which it is fastest. left_out: solution that does not take part -> why."""
 
     definition: Definition
     solutions: tuple[Solution, ...]
@@ -75,7 +76,7 @@ class Winners:
     left_out: dict[str, str]
 
     def data(self) -> dict[str, Any]:
-        """What Selector reads, and what runs a solution."""
+        """The data for Selector, and for running the solutions."""
         return {
             "axes": choosing_axes(self.definition),
             "solutions": {each.name: _about(each) for each in self.solutions},
@@ -85,8 +86,8 @@ class Winners:
 
 @dataclass(frozen=True, slots=True)
 class AllWinners:
-    """gpus: the names that the rows give the GPU, the most frequent one first. measured: first and last day. skipped:
-    definition -> why it has none."""
+    """gpus: the GPU's names in the rows, the most frequent one first. measured: first and last day. skipped: definition
+    -> why it has no winners."""
 
     gpus: tuple[str, ...]
     protocol: str
@@ -101,8 +102,8 @@ def winners(
     gpu: str | None = None,
     refused: Callable[[Solution], str | None] = lambda _: None,
 ) -> AllWinners:
-    """refused: why a solution cannot be in this package. DerbyError where no row is of that GPU, or none of these
-    definitions has any."""
+    """refused: says why a solution cannot be in this package. DerbyError if the GPU has no rows, or these definitions
+    have none."""
     rows = [row for each in definitions for row in catalog.traces(each.name, clocks=False)]
     if not rows:
         asked = ", ".join(each.name for each in definitions[:3]) + (" ..." if len(definitions) > 3 else "")
@@ -124,7 +125,8 @@ def winners(
 
 
 def kind_of(solution: Solution) -> str:
-    """own: brings its kernels. library: calls an installed one's, torch's too. plain: the set's baseline."""
+    """own: brings its kernels. library: calls kernels of an installed library, or torch's. plain: the set's
+    baseline."""
     if solution.author == BASELINE_AUTHOR:
         return "plain"
     return "library" if library_of(solution) else "own"
@@ -165,7 +167,7 @@ def _winners(
 def _timed(
     definition: Definition, workload: Workload, times: Mapping[str, Mapping[str, Any]], left_out: Mapping[str, str]
 ) -> TimedShape:
-    """Of the present code alone."""
+    """The shape with the times of the present code."""
     us = {
         name: own[workload.uuid].latency_us
         for name, own in times.items()
@@ -175,7 +177,8 @@ def _timed(
 
 
 def without(found: AllWinners, reasons: Mapping[str, str]) -> AllWinners:
-    """As if these solutions had not been measured; reasons: why, of each. What the choice loses is of the others."""
+    """The winners without some solutions; the loss of the choice is computed from the others. reasons: solution -> why
+    it is left out."""
     operators = []
     for each in found.operators:
         gone = {one.name: reasons[one.name] for one in each.solutions if one.name in reasons}
@@ -217,7 +220,7 @@ def _unfit(solution: Solution, times: Mapping[str, Any] | None) -> str | None:
 
 
 def _kept(shapes: Sequence[TimedShape], own: Mapping[str, Solution]) -> set[str]:
-    """The fastest of all, of those with kernels of their own, and of libraries, on any shape."""
+    """The solutions that are the fastest of all, of our own, or of the libraries, on at least one shape."""
     found = set()
     for shape in shapes:
         for kinds in (KINDS, ("own",), ("library",)):
@@ -227,9 +230,9 @@ def _kept(shapes: Sequence[TimedShape], own: Mapping[str, Solution]) -> set[str]
 
 
 def choosing_axes(definition: Definition) -> list[str]:
-    """The variable axes that a choice goes by, in their order. Left out: an axis that follows from earlier ones by a
-    constraint (num_n_blocks from n), since an octave of both is one octave; and the size of a pool (the blocks of a
-    paged cache, the slots of states), of which a call reads what its indices name, however many a server holds."""
+    """The variable axes that determine a choice, in order. Two kinds are left out. An axis that follows from earlier
+    ones by a constraint (num_n_blocks from n), since one octave would count twice. And the size of a pool (the blocks
+    of a paged cache, the slots of states), because a call reads only the part that its indices name."""
     known, kept = {axis: size for axis, size in definition.axes.items() if size is not None}, []
     for axis in (axis for axis, size in definition.axes.items() if size is None):
         follows = any(solved(each, axis, known) is not None for each in definition.constraints)

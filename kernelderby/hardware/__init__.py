@@ -15,10 +15,10 @@ TRAFFIC_KINDS = ("read", "copy", "fill", "mixed")  # mixed: two reads, one write
 
 
 class Ceilings(Struct, frozen=True, forbid_unknown_fields=True):
-    """What was reached on one GPU of the kind, per second: bytes moved by the best traffic, flops by dtype. date: the
-    day of the measurement. Optional, empty where not measured: traffic_bytes_per_second by TRAFFIC_KINDS, bytes read
-    and written; empty_kernel_us, the time of a kernel that loads and stores next to nothing: "eager", launched by the
-    host, and "graph", replayed."""
+    """Measured rates of one GPU of this kind, per second: bytes of the best kind of traffic, and flops by dtype. date:
+    the day of the measurement. The following are empty if not measured. traffic_bytes_per_second: bytes read and
+    written, by TRAFFIC_KINDS. empty_kernel_us: the time of a nearly empty kernel, "eager" (launched by the host) and
+    "graph" (replayed)."""
 
     memory_bytes_per_second: Positive
     flops_per_second: dict[Name, Positive]
@@ -34,9 +34,9 @@ class Ceilings(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Gpu(Struct, frozen=True, forbid_unknown_fields=True):
-    """One GPU. names: what the driver and torch call it. flops_per_second: by flashinfer-bench's dtype names, dense;
-    what no source gives is absent, l2_bytes and compute_capability None. date: the month in which the figures were
-    taken from the source."""
+    """One GPU. names: its names in the driver and in torch. flops_per_second: dense, by flashinfer-bench's dtype names.
+    Values without a source are absent; l2_bytes and compute_capability are then None. date: the month in which the
+    figures were taken from the source."""
 
     id: str
     names: tuple[Name, ...]
@@ -49,8 +49,8 @@ class Gpu(Struct, frozen=True, forbid_unknown_fields=True):
     measured: Ceilings | None = None
 
     def at_ceilings(self) -> Gpu | None:
-        """The same GPU with the measured ceilings for peaks; the vendor's peak stays for a dtype that was not measured.
-        None where nothing was measured."""
+        """The same GPU with the measured ceilings as peaks. A dtype that was not measured keeps the vendor's peak. None
+        without any measurement."""
         if self.measured is None:
             return None
         return replace(
@@ -67,7 +67,7 @@ def gpus() -> dict[str, Gpu]:
 
 
 def read_gpu(path: Path) -> Gpu:
-    """The GPU of one file. DerbyError for a field that is missing, misspelt or odd."""
+    """The GPU of one file. DerbyError for a field that is missing, misspelt or invalid."""
     unknown = {"compute_capability": None, "l2_bytes": None}
     return convert(path, {**unknown, **read_toml(path), "id": path.stem}, Gpu)
 
@@ -84,7 +84,7 @@ def find_gpu(name: str) -> Gpu | None:
 
 
 def gpu_id(name: str) -> str:
-    """A folder's name for any GPU: the id where it is known, otherwise the driver's name in lower case and dashes."""
+    """The name of the folder of a GPU: its id if known, otherwise the driver's name in lower case with dashes."""
     gpu = find_gpu(name)
     if gpu:
         return gpu.id

@@ -1,7 +1,7 @@
 """Compute capability by the driver's name of a GPU, for every variant of a model.
 
-Peaks differ between variants (SXM, PCIe, NVL, memory sizes), so those are by whole names (gpus/*.toml); the
-architecture does not.
+All variants of a model (SXM, PCIe, NVL, memory sizes) share the architecture. They differ in their peaks, so peaks are
+listed by whole names (gpus/*.toml).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 
 from kernelderby.hardware import find_gpu
 
-# NVIDIA: developer.nvidia.com/cuda-gpus. AMD: the gfx targets of ROCm's table of GPUs. The first that is found decides.
+# NVIDIA: developer.nvidia.com/cuda-gpus. AMD: the gfx targets of ROCm's table of GPUs. The first match decides.
 _FAMILIES: tuple[tuple[str, str], ...] = (
     (r"(?<![A-Z\d])G?B300(?!\d)", "10.3"),
     (r"(?<![A-Z\d])G?B(?:200|100)(?!\d)", "10.0"),
@@ -37,7 +37,7 @@ _TARGET = re.compile(r"\bgfx\d{1,2}[\da-f]{2}\b")
 
 
 def compute_capability_of(name: str) -> str | None:
-    """ "9.0" of any H100, H200 or GH200; None for a name that says no architecture of NVIDIA's."""
+    """ "9.0" for any H100, H200 or GH200; None for a name without a known NVIDIA architecture."""
     known = find_gpu(name)
     if known is not None:
         return known.compute_capability
@@ -45,7 +45,7 @@ def compute_capability_of(name: str) -> str | None:
 
 
 def amd_architecture_of(name: str) -> str | None:
-    """ "gfx942" of an MI300X, and of itself; None for what is not AMD's."""
+    """ "gfx942" for an MI300X and for "gfx942"; None if the GPU is not AMD's."""
     if target := _TARGET.search(name):
         return target[0]
     return next((target for pattern, target in _AMD if re.search(pattern, name, re.IGNORECASE)), None)

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 _WARP, _REGISTERS, _REGISTERS_OF_A_WARP, _SYSTEM_SHARED = 32, 65536, 256, 1024
 _MOST_WARPS, _MOST_BLOCKS, _SHARED_BYTES = 64, 32, 228 << 10
-MULTIPROCESSORS = 132  # of an H100 or H200 SXM
+MULTIPROCESSORS = 132  # multiprocessors of an H100 or H200 SXM
 
 
 @dataclass(frozen=True, slots=True)
 class Occupancy:
-    """share: resident warps over the most that a multiprocessor holds. limit: registers | shared memory | threads |
+    """share: resident warps over the maximum of a multiprocessor. limit: registers | shared memory | threads |
     blocks."""
 
     blocks: int
@@ -25,7 +25,7 @@ class Occupancy:
 
 
 def occupancy(threads: int, registers: int, shared_bytes: int) -> Occupancy | None:
-    """threads: of a block. registers: of a thread. shared_bytes: of a block, static and dynamic. None for a block that
+    """threads: per block. registers: per thread. shared_bytes: per block, static and dynamic. None for a block that
     does not fit."""
     if threads < 1:
         return None
@@ -46,7 +46,8 @@ def occupancy(threads: int, registers: int, shared_bytes: int) -> Occupancy | No
 class KernelDemand:
     """One launch of a kernel compiled for Hopper, or a kernel of a library (no grid, dynamic shared memory unknown).
 
-    registers: of a thread. shared_bytes: of a block. threads: of a block, of a library the most that it allows."""
+    registers: per thread. shared_bytes: per block. threads: per block; for a library's kernel the maximum that it
+    allows."""
 
     kernel: str
     registers: int
@@ -63,7 +64,7 @@ class KernelDemand:
 
     @property
     def waves(self) -> float | None:
-        """Blocks of the grid over those that the GPU holds at once."""
+        """Blocks of the grid over the number of blocks that the GPU holds at once."""
         if self.grid is None or self.occupancy is None:
             return None
         return math.prod(self.grid) / (self.occupancy.blocks * MULTIPROCESSORS)

@@ -1,4 +1,4 @@
-"""All that takes part in one ranking: the rows that count, their times by the compared kind, and the floors."""
+"""The data of one ranking: the rows that count, their times of the compared kind, and the floors."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from kernelderby.rows.measurement import Measurement, Status
 
 @dataclass(frozen=True, slots=True)
 class Arena:
-    """chosen: (solution, uuid) -> the row that counts. times: by `kind`; they and the eager ones are of passed rows,
-    every solution with a row is there. in_place: solutions that write into their inputs' memory. asked: solution -> the
-    workloads (uuids) that it has to have passed to be complete: those that another author than the baseline's passed
-    (all, where there are none), and those that it failed itself."""
+    """chosen: (solution, uuid) -> the row that counts. times, eager: the times of passed rows, by `kind` and eager;
+    every solution with a row has an entry. in_place: solutions that write into their inputs' memory. asked: solution ->
+    the workloads (uuids) that it must have passed to be complete: those that an author other than the baseline passed
+    (all, if there are none), and those that it failed."""
 
     workloads: tuple[Workload, ...]
     importance: dict[str, float]
@@ -35,14 +35,15 @@ class Arena:
     _fair: dict[tuple[str, float | None, bool], float | None] = field(default_factory=dict)
 
     def floors(self, workload: Workload, solution: str | None) -> Floors | None:
-        """Of a solution's way to write its outputs; of the definition's own for None. None where unknown."""
+        """The floors for the way in which the solution writes its outputs (in place or not); without a solution, not in
+        place. None if unknown."""
         key = workload.uuid, solution in self.in_place
         if key not in self._floors:
             self._floors[key] = floors(workload.cost, self.gpu, key[1]) if workload.cost and self.gpu else None
         return self._floors[key]
 
     def fair_floor_us(self, workload: Workload, empty_kernel_us: float | None, in_place: bool) -> float | None:
-        """See floors.fair_floor_us; worked out once a workload and session."""
+        """See floors.fair_floor_us. Computed once for each workload and session."""
         key = workload.uuid, empty_kernel_us, in_place
         if key not in self._fair:
             self._fair[key] = fair_floor_us(self.gpu, workload.cost, empty_kernel_us, in_place)
@@ -57,7 +58,8 @@ def arena_of(
     asked_time: str | None,
     importance: dict[str, float],
 ) -> Arena:
-    """rows: of one GPU and protocol. asked_time: see selection.time_kind. DerbyError: a passed row without a time."""
+    """rows: the rows of one GPU and protocol. asked_time: see selection.time_kind. DerbyError: a passed row has no
+    time."""
     known = {workload.uuid for workload in workloads}
     chosen = {key: each for key, each in selection.newest_rows(rows, contenders).items() if key[1] in known}
     plain = selection.plain_torch(contenders)

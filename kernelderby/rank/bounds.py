@@ -1,5 +1,5 @@
-"""The limits of one solution on one workload: its time beside the floors, part by part, and the possible saving of
-each part."""
+"""The limits of one solution on one workload: the parts of its time, the floors, and the possible saving of each
+part."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from kernelderby.roofline.floors import Floors, fair_floor_us, floors, share_of_
 from kernelderby.roofline.selection import empty_kernel_us, latency_us
 from kernelderby.rows.measurement import Measurement
 
-NEAR = 0.8  # of what is reachable: what is left is not worth another experiment
+NEAR = 0.8  # of the reachable time: the rest is not worth another experiment
 _TELLING_STAGE = 0.15  # of a pipeline
 _SMALL_GRID, _FEW_WARPS = 0.5, 0.3
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """One row's time in us. total: of the compared kind (graph where there is one, else eager). busy: a kernel ran;
-    gaps: the rest of total. host: to enqueue a call. None where the row does not say."""
+    """One row's time in us. total: the time of the compared kind (graph if there is one, else eager). busy: the part in
+    which a kernel ran; gaps: the rest of total. host: the time to enqueue a call. None if the row lacks the value."""
 
     solution: str
     kind: str
@@ -36,7 +36,7 @@ class Parts:
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """Something to try. saves_us: the most that it can save of the total; of_eager: of the eager time instead."""
+    """Something to try. saves_us: the maximum saving, of the total time, or with of_eager of the eager time."""
 
     what: str
     saves_us: float
@@ -45,8 +45,8 @@ class Experiment:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """reachable_us: the floor at the GPU's measured ceilings, at least an empty kernel. unit: the busiest unit that ncu
-    counted, and its percent. rival: the closest faster solution, or the fastest other one. verdict: in a sentence."""
+    """reachable_us: the floor at the GPU's measured ceilings, at least an empty kernel. unit: the busiest unit by ncu's
+    counters, and its percent. rival: the closest faster solution, or the fastest other one. verdict: one sentence."""
 
     solution: Solution
     workload: Workload
@@ -91,7 +91,7 @@ def explained(
     unit: tuple[str, float] | None = None,
     notes: Sequence[str] = (),
 ) -> Explanation:
-    """row: the solution's that counts; rivals: the other solutions' on the same workload."""
+    """row: the solution's row that counts. rivals: the other solutions' rows on the same workload."""
     kind = "graph" if row is None or row.time("graph") else "eager"
     parts = parts_of(row, kind) if row else None
     empty = empty_kernel_us(row, kind) if row else (gpu.measured.empty_kernel_us.get(kind) if gpu.measured else None)
@@ -184,7 +184,7 @@ def _experiments(found: Explanation) -> list[Experiment]:
 
 def _faster_kernels(found: Explanation) -> str:
     told = f"kernels at the rate that {_limit(found)} reaches elsewhere"
-    for demand in found.demands if len(found.demands) == 1 else ():  # of several nobody knows which takes the time
+    for demand in found.demands if len(found.demands) == 1 else ():  # of several nobody knows the slow one
         if (waves := demand.waves) is not None and waves < _SMALL_GRID:
             return f"{told}; {demand.kernel} fills {waves:.0%} of the GPU: split it into more blocks"
         held = demand.occupancy

@@ -23,13 +23,13 @@ from kernelderby.roofline.floors import (
 from kernelderby.roofline.recorded import Reached, Recorded
 from kernelderby.roofline.selection import Group
 
-BEST = "best of all"  # a contender that takes, on every shape, the fastest solution of any author
+BEST = "best of all"  # a contender that has on every shape the fastest solution of any author
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One contender on one operator. solution: the author's one that stands first in that operator's ranking; None for
-    BEST, which has one per shape."""
+    """One contender on one operator. solution: the author's solution with the best place in that operator's ranking;
+    None for BEST, which has one per shape."""
 
     solution: str | None
     share: OperatorShare
@@ -38,9 +38,9 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """entries: operator -> what the contender has there, only where it has a row. share: over all operators that have
-    an importance; fair: the same of S_fair. shapes, of_shapes: passed, and all of those operators. outdated: passed
-    rows of former sources."""
+    """entries: operator -> its entry, for operators on which it has a row. share: S over all operators with an
+    importance; fair: the same for S_fair. shapes, of_shapes: number of passed shapes, and of all shapes, of those
+    operators. outdated: number of passed rows of former sources."""
 
     name: str
     entries: dict[str, Entry]
@@ -53,8 +53,8 @@ class Contender:
 
 @dataclass(frozen=True, slots=True)
 class ImportanceRanking:
-    """contenders: BEST, then authors, best first (by S with 0 for what is missing). operators: those of the set that
-    have an importance, by it; left_out: definitions with rows that have none."""
+    """contenders: BEST, then authors, best first (by S with missing operators as 0). operators: the set's operators
+    with an importance, largest first. left_out: definitions that have rows but no importance."""
 
     group: Group
     other_groups: tuple[Group, ...]
@@ -70,7 +70,7 @@ def rank_by_importance(
     solutions: Mapping[str, Solution],
     importance: Mapping[str, float],
 ) -> ImportanceRanking:
-    """workloads: of every definition that has an importance. DerbyError where no such operator has a row, or the
+    """workloads: the workloads of every definition with an importance. DerbyError if no such operator has a row, or the
     GPU's peaks are unknown."""
     gpu = find_gpu(recorded.group.gpu)
     if gpu is None:
@@ -108,8 +108,8 @@ def rank_by_importance(
 def _firsts(
     recorded: Recorded, operator: str, solutions: Mapping[str, Solution], workloads: Sequence[Workload]
 ) -> dict[str, tuple[str | None, dict[str, Reached]]]:
-    """Author -> their first solution in the operator's order (docs/scoring.md), with its times; only authors with a
-    row."""
+    """Author -> the author's first solution in the operator's order (docs/scoring.md), with its times. Only authors
+    with a row."""
     known = {workload.uuid: 1.0 for workload in workloads}
     times = {
         name: {uuid: time for uuid, time in own.items() if uuid in known}

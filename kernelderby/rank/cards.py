@@ -1,4 +1,4 @@
-"""Two GPUs of one kind differ by some per cent: how far the cards of one group of rows do."""
+"""How much the cards in a group of rows differ. Two GPUs of one kind differ by a few per cent."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from kernelderby.store.counts import counted
 
 
 def card_of(row: Measurement) -> str | None:
-    """The physical GPU, as the driver names it; None where the row does not say."""
+    """The physical GPU, by the driver's uuid; None if the row does not name it."""
     found = row.environment.get("gpu_uuid")
     return str(found) if found else None
 
 
 def spread(rows: Iterable[Measurement]) -> str | None:
-    """A sentence where the rows are of several cards: by how much the slowest is slower than the quickest, over all
-    times of the same code on the same workload that two cards or more have."""
+    """A sentence if the rows come from several cards: by how much the slowest card is slower than the fastest, over all
+    times of the same code on the same workload that at least two cards have. Otherwise None."""
     timed = [
         (card, row.latency_us, row)
         for row in rows

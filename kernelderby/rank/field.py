@@ -1,4 +1,4 @@
-"""The field: for every operator the libraries that were raced on one GPU, in which version, and when."""
+"""The field: for every operator the libraries that were raced on one GPU, with versions and dates."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from kernelderby.store.counts import counted
 
 @dataclass(frozen=True, slots=True)
 class Raced:
-    """A library at one operator. library: the author of its solutions, as in a lead. version: the oldest one behind the
-    rows that count, "unknown" where one does not say it, None without rows of present code. here: the version that is
-    installed, or that a constraints file gives, None where neither does. passed: workloads with a time of present code,
-    of workloads. outdated: rows of former code. measured_from, measured_to: days."""
+    """A library at one operator. library: the author of its solutions, as in a lead. version: the oldest version among
+    the rows that count; "unknown" if a row does not name it, None without rows of present code. here: the version in a
+    constraints file, or the installed one; None without either. passed, workloads: number of workloads with a time of
+    present code, and of all. outdated: number of rows of former code. measured_from, measured_to: days."""
 
     definition: str
     library: str
@@ -35,15 +35,15 @@ class Raced:
 
     @property
     def is_newest(self) -> bool | None:
-        """None where it is not known."""
+        """Whether the raced version is the newest; None if unknown."""
         return self.version == self.here if self.here and self.version not in (None, UNKNOWN) else None
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """group: of the rows, None without rows. importance: definition -> its share of the survey's GPU time. raced: by
-    importance, then by name. without: definitions at which no solution calls a library. not_raced: libraries of which
-    no solution or no time is here, and why."""
+    """group: the group of the rows, None without rows. importance: definition -> its share of the survey's GPU time.
+    raced: sorted by importance, then by name. without: definitions without a solution that calls a library. not_raced:
+    libraries without a solution or without a time, and why."""
 
     group: Group | None
     importance: dict[str, float]
@@ -52,8 +52,8 @@ class Field:
     not_raced: tuple[NotRaced, ...] = ()
 
     def at_least(self, libraries: int, raced: bool) -> float:
-        """Percent of the survey's GPU time that has so many libraries, each with a solution, or raced: with a time of
-        present code on half of the shapes or more."""
+        """Percent of the survey's GPU time whose operators have at least this many libraries. A library counts if it
+        has a solution; with `raced`, if it has times of present code on at least half of the shapes."""
         count: Counter[str] = Counter(
             each.definition for each in self.raced if not raced or 0 < each.workloads <= 2 * each.passed
         )
@@ -76,7 +76,7 @@ def field(
     gpu: str | None = None,
     not_raced: Iterable[NotRaced] = (),
 ) -> Field:
-    """workloads: definition -> the uuids that count. here: library -> version. gpu: default the one of most rows."""
+    """workloads: definition -> the uuids that count. here: library -> version. gpu: default the GPU with most rows."""
     groups = selection.group_rows(measurements)
     key = selection.choose_group(groups, gpu, None) if groups else None
     chosen = selection.newest_rows(groups[key], solutions) if key else {}
@@ -132,6 +132,6 @@ def _raced(
 
 
 def version_of(row: Measurement, module: str) -> str:
-    """The version of a library (its import name) that a row says, else "unknown"."""
+    """The version of a library (its import name) in a row; "unknown" if the row lacks it."""
     versions = row.environment.get("libs") or {}
     return str(versions.get(module) or UNKNOWN)

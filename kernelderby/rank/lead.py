@@ -1,7 +1,7 @@
-"""A lead: one author against the best library on each workload. Rank, page, summary and README all mean this.
+"""A lead: one author against the best library on each workload. Rank, page, summary and README use this definition.
 
-A library is every author but the one that leads and plain torch. The best library may be another one on each
-workload, so nobody is put ahead by a workload that one library cannot run.
+Every author except the leading one and plain torch is a library. The best library may differ from workload to workload,
+so a workload that one library cannot run puts nobody ahead.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ from kernelderby.rows.measurement import Measurement
 from kernelderby.statistics.bootstrap import Resampled, Scratch, bounds, widening
 from kernelderby.statistics.ratio import Ratio
 
-Best = Mapping[str, Mapping[str, Measurement]]  # uuid -> author -> the row of the author's shortest time
+Best = Mapping[str, Mapping[str, Measurement]]  # uuid -> author -> the row with the author's shortest time
 
 
 @dataclass(frozen=True, slots=True)
 class Lead:
-    """ratio: geomean over the workloads of the best library's time over the author's best; without an interval over
-    several operators. least, most: of one workload. wins, ties, losses: by each workload's 95 % interval. unpaired:
-    ratios whose two rows did not take turns in one session. libraries: author -> workloads on which it is the best one,
-    most first; those that were raced: with a time on half of the workloads, or the best time on any."""
+    """ratio: geomean over the workloads of the best library's time over the author's best time. Over several operators
+    it has no interval. least, most: the smallest and largest ratio of a workload. wins, ties, losses: by each
+    workload's 95 % interval. unpaired: number of ratios whose two rows did not take turns in one session. libraries:
+    library -> number of workloads on which it is the best one, largest first. It has the libraries that were raced:
+    with a time on half of the workloads, or the best time on one."""
 
     workloads: int
     wins: int
@@ -39,8 +40,8 @@ class Lead:
 
 
 def lead_of(author: str, best: Best, kind: str, weights: Mapping[str, float] | None = None) -> Lead | None:
-    """kind: of the times; every row has one. weights: of workloads, 1 by default. None where no library meets the
-    author on any workload."""
+    """kind: the kind of time; every row has it. weights: weights of the workloads, 1 by default. None if no library has
+    a time on a workload of the author."""
     scratch, one, two = Scratch(), np.array([0]), np.array([1])
     deviations, logs, total, freedom = np.zeros(0), 0.0, 0.0, 0
     ratios: list[Ratio] = []
@@ -77,15 +78,15 @@ def lead_of(author: str, best: Best, kind: str, weights: Mapping[str, float] | N
 
 
 def best_library(author: str, rows: Mapping[str, Measurement], kind: str) -> str | None:
-    """The author of the shortest time among the libraries; by name where two are equal."""
+    """The library with the shortest time; of two equal ones the first by name."""
     return min(_libraries(author, rows), key=lambda each: _us(rows[each], kind), default=None)
 
 
 def of_present_code(
     author: str, rows: Mapping[str, Measurement], kind: str, former: Set[str | None]
 ) -> dict[str, Measurement]:
-    """The rows of one workload without those of former code (former: authors); none at all where the author's or the
-    best library's is one of them, so that nobody leads by a rival's absence."""
+    """The rows of one workload without the authors in `former`, whose rows are of former code. Empty if the author or
+    the best library is one of these, so that nobody leads because a rival is absent."""
     if not former.isdisjoint((author, best_library(author, rows, kind))):
         return {}
     return {who: row for who, row in rows.items() if who not in former}
@@ -102,7 +103,7 @@ def _us(row: Measurement, kind: str) -> float:
 
 
 def _interval(value: float, deviations: np.ndarray, freedom: int, is_paired: bool) -> Ratio:
-    """deviations: [1, RESAMPLES], used up."""
+    """deviations: [1, RESAMPLES]; the call overwrites them."""
     if not freedom:
         return Ratio(value)
     [low], [high] = bounds(deviations.copy())

@@ -25,9 +25,10 @@ _Best = Mapping[str, Mapping[str, Reached]]  # uuid -> author
 
 @dataclass(frozen=True, slots=True)
 class OperatorLead:
-    """kinds: graph and eager, where any shape has both times, none of them of former code. of_shapes: workloads that
-    count. outdated: those that are left out since a time of the author or of its best library is of former code.
-    failed: library -> workloads on which each of its solutions that ran failed."""
+    """kinds: lead by graph and by eager time, for each kind that the author and a library share on a shape with present
+    code. of_shapes: number of workloads that count. outdated: number of workloads left out because a time of the author
+    or of the best library is of former code. failed: library -> number of workloads on which all of its solutions that
+    ran failed."""
 
     definition: str
     of_shapes: int
@@ -38,11 +39,11 @@ class OperatorLead:
 
 @dataclass(frozen=True, slots=True)
 class Leads:
-    """On one GPU under one protocol. operators: those with a comparison, or with one that is left out. alone:
-    definitions that the author was measured on and no library. total: over all operators, the geomean of their
-    geomeans; the other numbers are of workloads; empty where all is of former code. versions: of each library in total,
-    the oldest behind its rows, "unknown" where one does not say it. origin: of selection.LEGS, which
-    workloads."""
+    """One author's leads on one GPU under one protocol. operators: operators with a comparison, or with one that is
+    left out. alone: definitions on which the author was measured and no library. total: the leads over all operators;
+    the ratio is the geomean of the operators' geomeans, the other numbers count workloads. Empty if all times are of
+    former code. versions: library in total -> the oldest version in its rows; "unknown" if a row does not name it.
+    origin: the leg (selection.LEGS)."""
 
     gpu: str
     protocol: str
@@ -66,10 +67,10 @@ def leads(
     origin: str = "",
     kinds: Sequence[str] = KINDS,
 ) -> tuple[Leads, ...]:
-    """For every GPU that has rows, the one with most shapes first, or the named one; each under its newest protocol, or
-    the named one. workloads: of each definition those that count. author: default whose solutions are fastest on the
-    most shapes, in graphs where any has them. origin: of the workloads, to be said.
-    kinds: the times to compare, of KINDS. DerbyError: no rows, an unknown author, GPU or protocol; nothing to compare.
+    """For every GPU that has rows, the one with most shapes first, or for the named GPU; each under its newest
+    protocol, or the named one. workloads: definition -> the workloads that count. author: default the author who is
+    fastest on the most shapes, by graph times if there are any. origin: the leg, which the result names. kinds: the
+    times to compare, of KINDS. DerbyError: no rows, an unknown author, GPU or protocol; nothing to compare.
     """
     authors = {solution.author for solution in solutions.values()}
     if author is not None and author not in authors:
@@ -79,7 +80,7 @@ def leads(
         raise DerbyError("traces/: no recorded rows; measure with `derby bench`")
     names = [gpu] if gpu else sorted({key.gpu for key in groups if protocol in (None, key.protocol)})
     if not names:
-        selection.choose_group(groups, None, protocol)  # says which there are
+        selection.choose_group(groups, None, protocol)  # the error lists the existing ones
     found = [one for name in names if (one := _leads(rows, workloads, solutions, author, name, protocol, kinds))]
     found = [replace(one, origin=origin) for one in found]
     if not found:
@@ -100,8 +101,8 @@ def leads_on_legs(
     protocol: str | None = None,
     kinds: Sequence[str] = KINDS,
 ) -> tuple[Leads, ...]:
-    """leads() of each leg (selection.LEGS -> definition -> workloads) that was measured; on each GPU of the author of
-    its first leg. GPU after GPU, in the order of their first leg. DerbyError where none was."""
+    """leads() for each measured leg (selection.LEGS -> definition -> workloads). All legs on a GPU are of the author of
+    its first leg. GPU after GPU, in the order of the first leg. DerbyError if no leg was measured."""
     found: list[Leads] = []
     problem: DerbyError | None = None
     for leg in LEGS:
@@ -190,7 +191,7 @@ def _versions(
     rows: Mapping[tuple[str, str], Measurement],
     solutions: Mapping[str, Solution],
 ) -> dict[str, str]:
-    """Of each library that was raced: the oldest version behind its rows of present code."""
+    """Raced library -> the oldest version in its rows of present code."""
     found: dict[str, set[str]] = {who: set() for lead in total for who in lead.libraries}
     for of_kind in best.values():
         for of_definition in of_kind.values():
@@ -206,7 +207,7 @@ def _versions(
 def _best_by_author(
     found: Recorded, solutions: Mapping[str, Solution], workloads: Sequence[Workload], of: str
 ) -> _Best:
-    """uuid -> author -> the row of the shortest time of their solutions of a definition, former code's too."""
+    """uuid -> author -> the shortest time of the author's solutions of a definition, former code included."""
     best: dict[str, dict[str, Reached]] = {workload.uuid: {} for workload in workloads}
     for name, own in found.times.get(of, {}).items():
         for uuid, time in own.items():
@@ -218,7 +219,7 @@ def _best_by_author(
 
 
 def _most_often_fastest(best: Mapping[str, Mapping[str, Mapping[str, Reached]]]) -> str | None:
-    """Of the shapes that two libraries were measured on."""
+    """The author who is fastest most often, over the shapes on which two authors were measured."""
     fastest = Counter(
         min(own, key=lambda author: (own[author].latency_us, author))
         for of_definition in best.values()

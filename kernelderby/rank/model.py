@@ -15,16 +15,16 @@ PASSED = "passed"
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One solution on one workload. status: "passed", "not measured", or how it failed, in words; "no graph time"
-    where it passed and has none of the kind that is compared. eager_us: beside the kind that is compared."""
+    """One solution on one workload. status: "passed", "not measured", or the kind of failure in words; "no graph time"
+    if it passed but lacks the compared kind of time. eager_us: the eager time, in addition to the compared one."""
 
     status: str
     latency_us: float | None = None
     eager_us: float | None = None
-    ratio: Ratio | None = None  # over the baseline's time; None for the baseline and where either did not pass
+    ratio: Ratio | None = None  # over the baseline's time; None for the baseline, and if either did not pass
     share_of_floor: float | None = None
     fair_share: float | None = None
-    outdated: bool = False  # measured with sources that the solution has no more
+    outdated: bool = False  # measured with former sources
     too_good: bool = False  # faster than 0.9 x the floor: the measurement is suspicious
     timestamp: str | None = None
     message: str = ""
@@ -48,9 +48,8 @@ class WorkloadRow:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two solutions over the workloads that both passed. Ratios: time of `second` over time of `first`.
-
-    wins: workloads on which `first` is faster, by the interval; losses: those on which it is slower.
+    """Two solutions over the workloads that both passed. Ratios are the time of `second` over the time of `first`.
+    wins: number of workloads on which `first` is faster, by the interval; losses: on which it is slower.
     """
 
     first: str
@@ -69,9 +68,9 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """One solution over all workloads. What compares it with the baseline covers the workloads that both passed.
+    """One solution over all workloads. Comparisons with the baseline cover the workloads that both passed.
 
-    slowdown: geomean of time over the fastest solution's on each workload it passed; what the order is made of.
+    slowdown: geomean over its passed workloads of its time over the fastest solution's time. It determines the order.
     """
 
     solution: str
@@ -91,7 +90,7 @@ class Summary:
     losses: int
     win_rate: float | None  # wins / common; None for the baseline
     fastest_on: int  # workloads on which it is faster than every other one, by the interval
-    share: float | None  # S: floor / latency, the median over the workloads it passed, as of an operator
+    share: float | None  # S: floor / latency, the median over the workloads it passed
     share_total: float | None  # sum of floors / sum of latencies
     fair_geomean: float | None = None  # geomean of S_fair, over the workloads it passed
 
@@ -102,7 +101,7 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class OrderDependence:
-    """`first` comes before `second`, but not when any one of these workloads (uuids) is left out."""
+    """`first` comes before `second`, but not if one of these workloads (uuids) is left out."""
 
     first: str
     second: str
@@ -111,10 +110,11 @@ class OrderDependence:
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """Solutions of one definition on one GPU under one protocol. `order` is best first, without the never measured.
+    """Solutions of one definition on one GPU under one protocol. `order` is best first, without solutions that were
+    never measured.
 
-    time: the kind of time that is compared. eager_order: the order by eager time, where that is another one. origin:
-    of the workloads, None where they have none or several. lead: of the first one's author over the best library
+    time: the compared kind of time. eager_order: the order by eager time, if it differs. origin: the workloads' origin,
+    None if they have none or several. lead: the lead of the first solution's author over the best library
     (rank/lead.py), None without a library."""
 
     definition: str
@@ -146,7 +146,7 @@ class Ranking:
         return next(summary for summary in self.summaries if summary.solution == solution)
 
     def pair(self, first: str, second: str) -> Pair:
-        """The comparison of two measured solutions. KeyError where no workload was passed by both."""
+        """The comparison of two measured solutions. KeyError if no workload was passed by both."""
         for pair in self.pairs:
             if (pair.first, pair.second) == (first, second):
                 return pair

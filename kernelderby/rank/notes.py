@@ -17,8 +17,8 @@ from kernelderby.statistics.ratio import Ratio
 from kernelderby.store.counts import counted
 
 NAMED_AT_MOST = 4  # workloads that one note spells out
-_WITHOUT_INTERVAL = 0.05  # where samples are missing, leads that differ by less are the same
-REASON = 100  # characters of why there is no graph; a row has all of it
+_WITHOUT_INTERVAL = 0.05  # without samples, leads that differ by less count as equal
+REASON = 100  # characters of the reason for a missing graph; a row has the whole text
 _OF_FLASHINFER_BENCH = {
     FLASHINFER_BENCH_EVENTS: "flashinfer-bench's CUDA events hold the launch; it records one mean, no samples",
     FLASHINFER_BENCH_CUPTI: "flashinfer-bench's CUPTI takes the span of the kernels; it records one number, no samples",
@@ -26,7 +26,7 @@ _OF_FLASHINFER_BENCH = {
 
 
 class Asked(NamedTuple):
-    """What the caller named; the rest was chosen and is said."""
+    """Which choices the caller made. The notes name the others."""
 
     gpu: bool
     protocol: bool
@@ -41,7 +41,7 @@ def notes(
     solutions: Mapping[str, Any],
     asked: Asked,
 ) -> tuple[str, ...]:
-    """rows: all of the ranked GPU and protocol; solutions: all of the definition in the set."""
+    """rows: all rows of the ranked GPU and protocol. solutions: all solutions of the definition in the set."""
     return (
         *_choice(ranking, asked),
         *_times(ranking, asked, chosen),
@@ -67,7 +67,7 @@ def _choice(ranking: Ranking, asked: Asked) -> Iterator[str]:
 
 
 def _times(ranking: Ranking, asked: Asked, chosen: Mapping[tuple[str, str], Chosen]) -> Iterator[str]:
-    """By which time, and what another one would have said."""
+    """The compared kind of time, and what another kind would show."""
     rows = [each.measurement for each in chosen.values()]
     missing = {
         row.solution: shorten(row.graph_missing, REASON, placeholder=" ...") for row in rows if row.graph_missing
@@ -177,7 +177,7 @@ def _undecided(ranking: Ranking) -> Iterator[str]:
 def _total_disagrees(
     ranking: Ranking, pairs: Mapping[tuple[str, str], Pair], complete: Mapping[str, bool]
 ) -> Iterator[str]:
-    """The winner by geomean against the one of its coverage class that needs the least time in total."""
+    """The winner by geomean, if another solution of its coverage class needs less time in total."""
     if not ranking.baseline:
         return
     winner = ranking.order[0]
@@ -205,7 +205,8 @@ def _missing(ranking: Ranking) -> Iterator[str]:
 
 
 def with_other_leads(rankings: Sequence[Ranking]) -> list[Ranking]:
-    """The same rankings; one of fresh shapes says where the lead of the definition's first one is another there."""
+    """The same rankings. A ranking of fresh shapes gets a note if the lead on them differs from the lead on the listed
+    shapes."""
     found = []
     for ranking in rankings:
         listed = next((each for each in rankings if each.definition == ranking.definition), ranking)
@@ -228,7 +229,7 @@ def _difference(listed: Ranking, fresh: Ranking) -> str | None:
 
 
 def _lead(ranking: Ranking, first: str, second: str) -> Ratio | None:
-    """Time of second over time of first, whichever is ahead; None where no workload was passed by both."""
+    """Time of second over time of first, whichever is ahead; None if no workload was passed by both."""
     pairs = {(pair.first, pair.second): pair for pair in ranking.pairs}
     if (first, second) in pairs:
         return pairs[first, second].geomean
@@ -236,7 +237,7 @@ def _lead(ranking: Ranking, first: str, second: str) -> Ratio | None:
 
 
 def _differ(one: Ratio, other: Ratio) -> bool:
-    """By their intervals, where both have one."""
+    """Whether two ratios differ, by their intervals if both have one."""
     if one.low is None or one.high is None or other.low is None or other.high is None:
         return abs(one.value / other.value - 1) > _WITHOUT_INTERVAL
     return one.high < other.low or other.high < one.low

@@ -1,4 +1,4 @@
-"""The order of solutions, and the workloads without which it would be another one."""
+"""The order of solutions, and the workloads that decide it."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ import numpy as np
 from kernelderby.rank.model import OrderDependence
 from kernelderby.statistics.means import geometric_mean
 
-NEAR = 128  # pairs that are looked at in a field, but never less than one a solution
+NEAR = 128  # pairs that are compared in a field, but at least one for each solution
 
-Times = dict[str, dict[str, float]]  # solution -> uuid -> latency in us, passed rows only
+Times = dict[str, dict[str, float]]  # solution -> uuid -> latency in us, for passed rows
 
 
 def reach(solutions: int) -> int:
-    """How many places apart two solutions of a field may stand to be held against each other: everybody up to eleven
-    solutions, fewer the more there are, so that the work grows with their number and not with its square."""
+    """The maximum distance, in places, of two solutions that are compared. Up to eleven solutions all pairs are
+    compared. With more solutions the distance shrinks, so that the work grows with their number and not with its
+    square."""
     return max(1, NEAR // max(solutions, 1))
 
 
 def slowdowns(times: Times, importance: dict[str, float]) -> dict[str, float]:
-    """Per solution the geomean of its time over the fastest time of any solution, on the workloads it passed.
-
-    Among solutions that passed every workload this orders as the geomean of their times does.
+    """For each solution the geomean of its time over the fastest time of any solution, on the workloads it passed. For
+    solutions that passed every workload this gives the same order as the geomean of their times.
     """
     best = _best(times)
     return {
@@ -41,11 +41,12 @@ def order(
     asked: Mapping[str, Collection[str]] | None = None,
     otherwise: Mapping[str, float] | None = None,
 ) -> tuple[str, ...]:
-    """Best first: those that passed every workload, then those that passed some, then none; by slowdown in each.
+    """Best first: solutions that passed every workload, then those that passed some, then those that passed none; by
+    slowdown in each class.
 
-    slowdown: that of slowdowns(), where it is known already. asked: solution -> the workloads (uuids) that
-    "every" means, all of importance without it. otherwise: slowdowns by another kind of time, which order those that
-    have none of this one."""
+    slowdown: the result of slowdowns(), if it is known already. asked: solution -> the workloads (uuids) that count as
+    "every workload"; without it all in importance. otherwise: slowdowns by another kind of time; they order the
+    solutions without the compared kind."""
     slowdown = slowdowns(times, importance) if slowdown is None else slowdown
     otherwise = otherwise or {}
 
@@ -61,7 +62,7 @@ def order(
 
 
 def coverage_class(passed: Mapping[str, float], asked: Collection[str]) -> int:
-    """0: all of these workloads passed, 1: any passed, 2: none."""
+    """0: all of these workloads passed, 1: some passed, 2: none passed."""
     if not passed:
         return 2
     return 0 if all(uuid in passed for uuid in asked) else 1
@@ -73,11 +74,11 @@ def order_dependences(
     ordered: Sequence[str],
     asked: Mapping[str, Collection[str]] | None = None,
 ) -> tuple[OrderDependence, ...]:
-    """Pairs of one coverage class that change places when one workload is left out, with those workloads; of those
-    near each other in the order (reach), which up to eleven solutions is every pair. ordered: by order(),
-    with the same asked.
+    """Pairs of one coverage class that change places when one workload is left out, with those workloads. Only pairs
+    within reach() are compared; up to eleven solutions that is every pair. ordered: the result of order() with the same
+    `asked`.
 
-    The coverage class stays what it is over all workloads, so a failure is not forgiven by leaving its workload out.
+    The coverage class is always that of all workloads, so leaving out a workload does not forgive a failure on it.
     """
     uuids, best = list(importance), _best(times)
     if not uuids:  # the definition's workloads were left out
@@ -97,7 +98,7 @@ def order_dependences(
     classes = np.array([coverage_class(times[solution], asked[solution] if asked else uuids) for solution in ordered])
     found = []
     for apart in range(1, min(len(ordered), reach(len(ordered)) + 1)):
-        # Rounding must not turn equal solutions around; NaN (no workload left) compares false.
+        # Rounding must not swap equal solutions; NaN (no workload left) compares false.
         flips = without[:-apart] > without[apart:] + 1e-9
         same = (classes[:-apart] == classes[apart:]) & (classes[apart:] != 2)
         found += [

@@ -1,8 +1,8 @@
 """Solutions in pairs: the faster one on each workload, and the ratio over all workloads.
 
-Work and memory grow with the number of solutions, not with its square: a solution is held against those next to it in
-the order, the first and the baseline. Up to eleven solutions that is every pair (order.reach). Workloads are gone
-through one by one, each with arrays over all pairs.
+Work and memory grow with the number of solutions, not with its square: a solution is compared with its neighbours in
+the order, the first solution and the baseline. Up to eleven solutions that is every pair (order.reach). Workloads are
+processed one by one, each with arrays over all pairs.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from kernelderby.statistics.bootstrap import (
 )
 from kernelderby.statistics.ratio import Ratio
 
-_THREADS = 4  # numpy's sums and sorts let go of the interpreter; the rest does not, so more would wait
+_THREADS = 4  # numpy's sums and sorts release the interpreter's lock; more threads would wait for the rest
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """pairs: by (first, second), the first stands before the second in the order. over_baseline: (solution, uuid) ->
-    its time over the baseline's, where both passed. margins: uuid -> the second fastest's time over the fastest's."""
+    """pairs: by (first, second); the first precedes the second in the order. over_baseline: (solution, uuid) -> its
+    time over the baseline's, if both passed. margins: uuid -> time of the second fastest over time of the fastest."""
 
     pairs: dict[tuple[str, str], Pair]
     over_baseline: dict[tuple[str, str], Ratio]
@@ -46,7 +46,7 @@ class Compared:
 
 
 class _Tally:
-    """What is added up over the workloads that both of a pair passed, an array over pairs each."""
+    """Sums over the workloads that both solutions of a pair passed. Each field is an array over pairs."""
 
     def __init__(self, pairs: int) -> None:
         self.deviations = np.zeros((pairs, RESAMPLES))  # weighted, of log(time of second / time of first)
@@ -59,11 +59,11 @@ class _Tally:
     def add(
         self, which: slice | Integers, first_us: Floats, second_us: Floats, found: Differences, weight: float
     ) -> Intervals:
-        """Gives back the second's times over the first's."""
+        """Returns the second's times over the first's."""
         ratios = second_us / first_us
         self.deviations[which] += found.values if weight == 1 else found.values * weight
         over = Intervals.of(ratios, found)
-        ties = (over.low <= 1) & (over.high >= 1)  # both ends are the ratio itself where nothing is known
+        ties = (over.low <= 1) & (over.high >= 1)  # both ends equal the ratio if nothing is known
         self.logs[which] += np.log(ratios) * weight
         self.weights[which] += weight
         self.first_us[which] += first_us
@@ -77,7 +77,7 @@ class _Tally:
         return over
 
     def pair(self, at: int, first: str, second: str, low: float, high: float) -> Pair:
-        """low, high: what the interval of the geomean is, as factors of it."""
+        """low, high: the ends of the geomean's interval, as factors of the geomean."""
         value = float(np.exp(self.logs[at] / self.weights[at]))
         geomean = Ratio(value)
         if self.known[at]:
@@ -97,8 +97,8 @@ class _Tally:
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """One workload. names: who passed it, best first. times: theirs. places: for each of the order where it stands in
-    names, -1 where it does not."""
+    """One workload. names: the solutions that passed it, best first. times: their times. places: for each solution of
+    the order its index in names, or -1."""
 
     uuid: str
     weight: float
@@ -109,7 +109,7 @@ class _Field:
 
 
 def compare(arena: Arena, ordered: Sequence[str], baseline: str | None) -> Compared:
-    """ordered: every solution with a row, best first. baseline: one that passed something."""
+    """ordered: every solution with a row, best first. baseline: a solution that passed something."""
     base = ordered.index(baseline) if baseline is not None else None
     first, second = wanted(len(ordered), base)
     tally, scratch = _Tally(len(first)), Scratch()
@@ -121,7 +121,7 @@ def compare(arena: Arena, ordered: Sequence[str], baseline: str | None) -> Compa
             names, uuid = field.names, field.uuid
             chunks = list(_chunks(np.flatnonzero((field.places[first] >= 0) & (field.places[second] >= 0))))
             add = partial(_add, tally, field, first, second, base)
-            # No two chunks hold the same pair. For one chunk a thread is not worth its start.
+            # No two chunks hold the same pair. One chunk alone needs no thread.
             for found in pool.map(add, chunks) if len(chunks) > 1 else map(add, chunks):
                 over_baseline |= {(names[place], uuid): ratio for place, ratio in found}
             if baseline is not None and baseline in names:
@@ -150,8 +150,8 @@ def _field(arena: Arena, uuid: str, ordered: Sequence[str], scratch: Scratch) ->
 def _add(
     tally: _Tally, field: _Field, first: Integers, second: Integers, base: int | None, which: Integers
 ) -> list[tuple[int, Ratio]]:
-    """Adds a workload's times of some pairs to the tally. Gives back the places of those behind the baseline, whose
-    ratios over it are known by now."""
+    """Adds a workload's times of some pairs to the tally. Returns the places of the solutions after the baseline, whose
+    ratios to it are known by now."""
     one, two = field.places[first[which]], field.places[second[which]]
     found = field.resampled.differences(two, one)
     over = tally.add(_slice(which), field.times[one], field.times[two], found, field.weight)
@@ -160,7 +160,7 @@ def _add(
 
 
 def wanted(solutions: int, baseline: int | None) -> tuple[Integers, Integers]:
-    """Places in the order of both of each pair, the first before the second, sorted."""
+    """For each pair the places of both in the order, the first before the second; sorted."""
     found: set[tuple[int, int]] = set()
     near = reach(solutions)
     for place in range(solutions):
@@ -178,13 +178,13 @@ def _chunks(which: Integers) -> Iterator[Integers]:
 
 
 def _slice(which: Integers) -> slice | Integers:
-    """The same places as a slice where they follow one another: adding to one copies nothing."""
+    """The same places, as a slice if they are consecutive: adding to a slice copies nothing."""
     first, last = int(which[0]), int(which[-1])
     return slice(first, last + 1) if last - first + 1 == len(which) else which
 
 
 def _pairs(tally: _Tally, ordered: Sequence[str], first: Integers, second: Integers) -> dict[tuple[str, str], Pair]:
-    """Of those that have a workload in common."""
+    """The pairs that have a workload in common."""
     pairs = {}
     for which in _chunks(np.flatnonzero(tally.common)):
         low, high = bounds(tally.deviations[which] / tally.weights[which, None])

@@ -1,4 +1,4 @@
-"""Recorded rows in, a Ranking out. No torch: it runs on any laptop that has the traces."""
+"""Makes a Ranking from recorded rows. Without torch, so it runs on any laptop that has the traces."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from kernelderby.statistics.means import geometric_mean, upper_median
 from kernelderby.statistics.ratio import Ratio
 from kernelderby.store.counts import counted
 
-TOO_GOOD = 0.9  # a latency below this share of the floor is a mistake in the measurement or in the cost
+TOO_GOOD = 0.9  # a latency below this share of the floor means an error in the measurement or in the cost
 
 
 def rank(
@@ -40,12 +40,12 @@ def rank(
     only: Collection[str] | None = None,
     time: str | None = None,
 ) -> Ranking:
-    """Ranks the solutions of one definition on one GPU under one protocol, by one kind of time: `time`, or that of
-    selection.time_kind.
+    """Ranks the solutions of one definition on one GPU under one protocol, by one kind of time: `time`, or the one that
+    selection.time_kind chooses.
 
-    measurements: rows of any definition; those of others are passed over. solutions: all of the definition in the
-    set; `only` narrows them. gpu, protocol: see selection.choose_group. baseline: see docs/scoring.md.
-    DerbyError: no rows at all, an unknown GPU or protocol, a baseline that passed nothing there.
+    measurements: rows of any definition; rows of other definitions are skipped. solutions: all solutions of the
+    definition in the set; `only` narrows them. gpu, protocol: see selection.choose_group. baseline: see
+    docs/scoring.md. DerbyError: no rows at all, an unknown GPU or protocol, or a baseline that passed nothing there.
     """
     measurements = [row for row in measurements if row.definition == definition]
     groups = selection.group_rows(measurements)
@@ -100,8 +100,8 @@ def rank(
 
 
 def _lead(arena: Arena, ordered: Sequence[str], solutions: Mapping[str, Solution]) -> Lead | None:
-    """Of the author of the first solution that passed anything; without the workloads where a time that counts is of
-    former code. None where that is plain torch, which is nobody's rival."""
+    """The lead of the author of the first solution that passed anything, without the workloads on which a time that
+    counts is of former code. None if that author is plain torch, which is nobody's rival."""
     first = next((name for name in ordered if arena.times[name]), None)
     if first is None or solutions[first].author == selection.BASELINE_AUTHOR:
         return None
@@ -196,7 +196,7 @@ def _summaries(
     contenders: Mapping[str, Solution],
     slowdown: Mapping[str, float],
 ) -> tuple[Summary, ...]:
-    """names: in their order, then those without a row."""
+    """names: the solutions in their order, then the solutions without a row."""
     fastest_on = Counter(row.fastest for row in table if row.margin is not None and not row.margin.is_tie)
     found = []
     for place, name in enumerate(names, start=1):
@@ -230,7 +230,8 @@ def _summaries(
 
 
 def _against_baseline(name: str, baseline: str | None, pairs: dict[tuple[str, str], Pair]) -> dict[str, Any]:
-    """The fields of Summary that compare with the baseline, from the pair, whichever of the two comes first in it."""
+    """The fields of Summary that compare with the baseline. Takes them from the pair, in whichever order it has the
+    two."""
     pair = pairs.get((baseline or "", name))
     if pair is None and (found := pairs.get((name, baseline or ""))):
         pair = found.swapped()
@@ -260,7 +261,7 @@ def _environment(arena: Arena) -> dict[str, tuple[str, ...]]:
 
 
 def _no_floor_reason(arena: Arena, gpu: str) -> str | None:
-    """Why some or all workloads have no floor; None where all have one."""
+    """Why some or all workloads have no floor; None if all have one."""
     if gpu == "CPU":
         return "no peaks of a CPU are known"
     if find_gpu(gpu) is None:

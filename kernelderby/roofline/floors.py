@@ -1,8 +1,9 @@
-"""How fast a workload could run on a GPU: the floors that memory and arithmetic set, from vendor peaks; and S, the
-share of the floor that a time reaches, by shape, by operator and over operators weighted by importance.
+"""The minimum time of a workload on a GPU: the floors that memory and arithmetic set, from vendor peaks. And S, floor
+over time: by shape, by operator, and over operators weighted by importance.
 
-Williams, Waterman, Patterson, "Roofline: an insightful visual performance model", CACM 52(4), 2009. The work is what
-no implementation can avoid (trace.Cost), so a time below the floor is an error of measurement or of counting.
+Williams, Waterman, Patterson, "Roofline: an insightful visual performance model", CACM 52(4), 2009. The work is the
+part that no implementation can avoid (measurement.Cost), so a time below the floor is an error of measurement or of
+counting.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from kernelderby.hardware import Gpu
 from kernelderby.rows.measurement import Cost
 from kernelderby.statistics.means import geometric_mean, upper_median
 
-COMPUTE_FROM = 10.0  # flop per byte: the operator survey calls an operator above it compute-bound, on every GPU
+COMPUTE_FROM = 10.0  # flop per byte: the operator survey calls operators above it compute-bound, on every GPU
 
 
 @dataclass(frozen=True, slots=True)
 class Floors:
     """memory_us: all bytes at the peak bandwidth. compute_us: the flops of each dtype at its peak, one after another.
-    floor_us: the larger. regime: which one that is, or "indexing" where there is no arithmetic to speak of."""
+    floor_us: the larger of the two. regime: which one is larger, or "indexing" if there is hardly any arithmetic."""
 
     memory_us: float
     compute_us: float
@@ -29,9 +30,8 @@ class Floors:
 
 
 def floors(cost: Cost, gpu: Gpu, in_place: bool = False) -> Floors | None:
-    """in_place: of a solution that writes into its inputs' memory, and so copies nothing that it does not change.
-
-    None when the GPU's file gives no peak for a dtype that the work is counted in: never a guess."""
+    """in_place: for a solution that writes into its inputs' memory, and so does not copy unchanged data. None if the
+    GPU's file lacks a peak for a dtype of the work: never a guess."""
     if any(count and dtype not in gpu.flops_per_second for dtype, count in cost.flops.items()):
         return None
     moved = cost.bytes_read + cost.bytes_written
@@ -44,7 +44,7 @@ def floors(cost: Cost, gpu: Gpu, in_place: bool = False) -> Floors | None:
 
 
 def arithmetic_intensity(cost: Cost) -> float:
-    """Flops of all dtypes per byte moved; 0 when nothing is moved."""
+    """Flops of all dtypes per byte moved; 0 if nothing is moved."""
     moved = cost.bytes_read + cost.bytes_written
     return sum(cost.flops.values()) / moved if moved else 0.0
 
@@ -67,7 +67,7 @@ def share_of_floor(floor_us: float, latency_us: float) -> float:
 
 
 def share_on(gpu: Gpu | None, cost: Cost | None, latency_us: float, in_place: bool = False) -> float | None:
-    """S of a time on a GPU; None where the GPU is unknown or lacks a peak, or the cost was not counted."""
+    """S of a time on a GPU; None if the GPU is unknown or lacks a peak, or the cost was not counted."""
     floor = floors(cost, gpu, in_place) if gpu and cost else None
     return share_of_floor(floor.floor_us, latency_us) if floor else None
 
@@ -75,8 +75,8 @@ def share_on(gpu: Gpu | None, cost: Cost | None, latency_us: float, in_place: bo
 def fair_floor_us(
     gpu: Gpu | None, cost: Cost | None, empty_kernel_us: float | None, in_place: bool = False
 ) -> float | None:
-    """T_ref: what a kernel can hope to reach. The largest of the flops and the bytes that have to move, both at the
-    ceilings that were measured on this GPU, and an empty kernel under the same protocol. None where one is unknown."""
+    """T_ref: the time that a kernel can hope to reach. It is the largest of three times: the flops and the necessary
+    bytes, both at this GPU's measured ceilings, and an empty kernel under the same protocol. None if one is unknown."""
     if gpu is None or cost is None or empty_kernel_us is None:
         return None
     reached = gpu.at_ceilings()
@@ -96,15 +96,15 @@ def fair_share(floor_us: float | None, latency_us: float | None) -> float | None
 
 @dataclass(frozen=True, slots=True)
 class FairShare:
-    """S_fair of an operator. measured: the geomean over the shapes that have one, None without any; everywhere: times
-    the part of the shapes that have one."""
+    """S_fair of an operator. measured: the geomean over the shapes that have one, None without any. everywhere:
+    measured, multiplied by the share of shapes that have one."""
 
     measured: float | None
     everywhere: float
 
 
 def operator_fair_share(shares: Sequence[float | None]) -> FairShare:
-    """shares: S_fair of every shape of the operator, None where there is no time or no T_ref."""
+    """shares: S_fair of every shape of the operator, None without a time or a T_ref."""
     known = [share for share in shares if share is not None]
     if not known:
         return FairShare(None, 0.0)
@@ -114,8 +114,8 @@ def operator_fair_share(shares: Sequence[float | None]) -> FairShare:
 
 @dataclass(frozen=True, slots=True)
 class OperatorShare:
-    """S of an operator: the upper median over its shapes. measured: over those that have an S, None without any;
-    everywhere: the shapes without one count as 0."""
+    """S of an operator: the upper median over its shapes. measured: over the shapes that have an S, None without any.
+    everywhere: shapes without one count as 0."""
 
     measured: float | None
     everywhere: float
@@ -124,7 +124,7 @@ class OperatorShare:
 
 
 def operator_share(shares: Sequence[float | None]) -> OperatorShare:
-    """shares: S of every shape of the operator, None where there is no time."""
+    """shares: S of every shape of the operator, None without a time."""
     known = [share for share in shares if share is not None]
     if not shares:  # its workloads were left out
         return OperatorShare(None, 0.0, 0, 0)
@@ -138,9 +138,9 @@ def operator_share(shares: Sequence[float | None]) -> OperatorShare:
 
 @dataclass(frozen=True, slots=True)
 class WeightedShare:
-    """S over operators, weighted by importance. measured: over the operators that have an S, whose weights then count
-    as all; None without any. everywhere: an operator or a shape without one counts as 0. weight: the part of the
-    importance that the measured operators hold."""
+    """S over operators, weighted by importance. measured: over the operators that have an S, divided by their weights
+    only; None without any. everywhere: an operator or a shape without an S counts as 0. weight: the measured operators'
+    share of the importance."""
 
     measured: float | None
     everywhere: float
@@ -152,8 +152,8 @@ class WeightedShare:
 def weighted_share(
     operators: Mapping[str, OperatorShare | FairShare], importance: Mapping[str, float]
 ) -> WeightedShare:
-    """importance: operator -> any positive number; each is divided by their sum. Operators without one do not count,
-    those that have one and are not in `operators` have no S."""
+    """importance: operator -> any positive number; each is divided by their sum. Operators without an importance do not
+    count. Operators that have one and are not in `operators` have no S."""
     total = sum(importance.values())
     known = [
         (importance[name], each.measured, each.everywhere)

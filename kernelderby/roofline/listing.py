@@ -23,9 +23,9 @@ SORTS = ("importance", "name", "shapes", "s")
 
 @dataclass(frozen=True, slots=True)
 class ListedOperator:
-    """One definition. dtypes: see dtypes_of. shapes: that count in S (selection.by_origin); others: of other origins,
-    origin -> how many. importance: percent as published. shares: GPU id -> S over the shapes, of the fastest solution
-    on each; GPUs on which nothing has an S are absent."""
+    """One definition. dtypes: see dtypes_of. shapes: number of shapes that count in S (selection.by_origin). others:
+    origin -> number of shapes, for other origins. importance: percent as published. shares: GPU id -> S over the
+    shapes, each with its fastest solution; GPUs without any S are absent."""
 
     name: str
     op_type: str
@@ -39,7 +39,7 @@ class ListedOperator:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """gpus: ids of those that the set has rows of, most rows first. of_operators: how many the set has."""
+    """gpus: ids of the GPUs with rows in the set, most rows first. of_operators: number of operators in the set."""
 
     operators: tuple[ListedOperator, ...]
     of_operators: int
@@ -51,7 +51,7 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class Contract:
-    """One definition with all that belongs to it. descriptions: axes | inputs | outputs -> name -> text.
+    """One definition with everything that belongs to it. descriptions: axes | inputs | outputs -> name -> text.
     best: GPU id -> workload's uuid -> the fastest solution there."""
 
     definition: Definition
@@ -69,7 +69,7 @@ class Contract:
 
 
 class RowsByDefinition(Protocol):
-    """What a listing needs to know of rows; api.recorded_rows.RecordedRows knows it."""
+    """The facts about rows that a listing needs; api.recorded_rows.RecordedRows has them."""
 
     def tallies(self) -> list[RowCount]: ...
     def fastest(self, definition: str, key: Key) -> dict[str, Reached]: ...
@@ -82,12 +82,11 @@ def listing(
     sort: str = "importance",
     origins: Collection[str] = (),
 ) -> Listing:
-    """words: parts of an operator's name, op_type or dtype, any case; an operator must match each of them.
-    origins: only workloads of these, and the operators that have any.
-
-    sort: one of SORTS: largest importance or number of shapes first; "s": smallest S on the first GPU first, since
-    there most is to be gained. Operators without that number come last, equal ones by name.
-    DerbyError for a word that matches nothing, where no operator matches all of them, and for an unknown origin.
+    """words: parts of an operator's name, op_type or dtype, any case; an operator must match all words. origins: only
+    workloads of these origins, and only operators that have some. sort: one of SORTS: largest importance or number of
+    shapes first; "s": smallest S on the first GPU first, since the possible gain is largest there. Operators without
+    that number come last, equal ones by name. DerbyError for a word without a match, if no operator matches all words,
+    and for an unknown origin.
     """
     catalog.check_origins(origins)
     matching = _matching(catalog, words)  # before all rows are read
@@ -106,7 +105,7 @@ def listing(
 
 
 def contract(catalog: Catalog, name: str, origins: Collection[str] = ()) -> Contract:
-    """origins: only workloads of these. DerbyError for an unknown name or origin; it suggests near ones."""
+    """origins: only workloads of these origins. DerbyError for an unknown name or origin; it suggests similar ones."""
     catalog.check_origins(origins)
     definition = catalog.definition(name)
     rows = catalog.traces(name)
@@ -125,7 +124,7 @@ def contract(catalog: Catalog, name: str, origins: Collection[str] = ()) -> Cont
 
 
 def dtypes_of(catalog: Catalog, definition: Definition) -> tuple[str, ...]:
-    """The dtypes that the workloads' flops are counted in; of an operator without costs, its first tensor's."""
+    """The dtypes of the workloads' flops; for an operator without costs, the dtype of its first tensor."""
     counted = {
         dtype for workload in catalog.workloads(definition.name) if workload.cost for dtype in workload.cost.flops
     }
@@ -143,7 +142,7 @@ def _matching(catalog: Catalog, words: Sequence[str]) -> list[Definition]:
         {name for name, texts in fields.items() if any(word.casefold() in text.casefold() for text in texts)}
         for word in words
     ]
-    where = "" if catalog.root == Path() else f"{catalog.root}: "  # the current directory goes without saying
+    where = "" if catalog.root == Path() else f"{catalog.root}: "  # the current directory needs no name
     for word, names in zip(words, by_word, strict=True):
         if not names:
             raise DerbyError(f"{where}no operator matches {word!r}; {_near(word, fields.values())}")
@@ -154,7 +153,7 @@ def _matching(catalog: Catalog, words: Sequence[str]) -> list[Definition]:
 
 
 def _near(word: str, fields: Iterable[tuple[str, ...]]) -> str:
-    """Names, op_types, dtypes and the words within them that are like it."""
+    """Names, op_types and dtypes, and words within them, that resemble the word."""
     texts = {text for each in fields for text in each}
     near = get_close_matches(word.casefold(), sorted(texts | {part for text in texts for part in text.split("_")}))
     return f"did you mean {' or '.join(near)}?" if near else "`derby list` without words shows all"
@@ -197,7 +196,7 @@ def _sort_key(operator: ListedOperator, sort: str, gpus: tuple[str, ...]) -> flo
 
 
 def _gpus(tallied: Iterable[RowCount]) -> tuple[str, ...]:
-    """Ids, most rows first; of equal ones by id."""
+    """Ids, most rows first; equal ones by id."""
     by_id: Counter[str] = Counter()
     for tally in tallied:
         by_id[gpu_id(tally.gpu)] += tally.rows
@@ -207,6 +206,6 @@ def _gpus(tallied: Iterable[RowCount]) -> tuple[str, ...]:
 def _best(
     catalog: Catalog, definition: Definition, times: Mapping[str, Mapping[str, Reached]]
 ) -> dict[str, dict[str, Reached]]:
-    """GPU id -> uuid -> the fastest of the solutions that passed, against the GPU's peaks."""
+    """GPU id -> uuid -> the fastest passed solution, with its shares of the GPU's peaks."""
     workloads = catalog.workloads(definition.name)
     return {gpu: against(find_gpu(gpu), workloads, own) for gpu, own in times.items()}

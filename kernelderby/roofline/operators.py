@@ -1,6 +1,6 @@
 """Every operator of a set and its shapes compared with the floors of GPUs: the tables of `derby roofline`.
 
-Times come from two places: as published (catalog.published, on its hardware) and from our own traces. docs/scoring.md
+Times come from two places: published ones (catalog.published, on its hardware), and our own traces. docs/scoring.md
 says how every number is computed.
 """
 
@@ -31,9 +31,9 @@ PUBLISHED, TRACES = "published", "traces"
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """One workload. scalars: its whole numbers. floors: GPU id -> floors, None where the GPU lacks a peak.
-    times: PUBLISHED or TRACES -> its time there. origin: of the workload. counted: its work, from the
-    reference. flops_per_byte: None where nobody counted the work, which then has no floors."""
+    """One workload. scalars: its whole numbers. floors: GPU id -> floors, None if the GPU lacks a peak. times:
+    PUBLISHED or TRACES -> its time there. origin: the workload's origin. counted: its work was counted from the
+    reference. flops_per_byte: None if the work was not counted; then there are no floors."""
 
     uuid: str
     shape_id: int | None
@@ -50,9 +50,9 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """One definition with workloads. importance: in percent as published. regime: C, M or I. shapes: those that count
-    (selection.by_origin), in the order of their shape_id, by axes where they have none; others: of other origins, which
-    change nothing of the operator's. shares: PUBLISHED or TRACES -> S over the shapes."""
+    """One definition with workloads. importance: in percent as published. regime: C, M or I. shapes: the shapes that
+    count (selection.by_origin), ordered by shape_id, or by axes without one. others: shapes of other origins, which do
+    not change the operator's numbers. shares: PUBLISHED or TRACES -> S over the shapes."""
 
     name: str
     importance: float | None
@@ -67,11 +67,11 @@ class Operator:
 
     @property
     def middle(self) -> Shape:
-        """The shape in the middle of the list, which the published survey prints beside an S of another."""
+        """The shape in the middle of the list, which the published survey prints beside the S of another shape."""
         return self.shapes[len(self.shapes) // 2]
 
     def typical(self, source: str | None) -> Shape:
-        """The shape whose S is the operator's: its floor, time and S make a row. Without an S the middle one."""
+        """The shape whose S is the operator's S: a row shows its floor, time and S. Without an S the middle shape."""
         share = self.shares[source].measured if source else None
         for shape in self.shapes if source and share is not None else ():
             if source in shape.times and shape.times[source].share == share:
@@ -81,7 +81,7 @@ class Operator:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Source:
-    """Where times come from. published: of PUBLISHED, by operator and shape_id; recorded: of TRACES."""
+    """A source of times. published: the times of PUBLISHED, by operator and shape_id. recorded: the times of TRACES."""
 
     key: str
     gpu: Gpu
@@ -89,7 +89,7 @@ class Source:
     recorded: Recorded | None = None
 
     def reached(self, definition: str, workloads: Sequence[Workload]) -> dict[str, Reached]:
-        """uuid -> the shape's time: the published one, or that of the fastest solution."""
+        """uuid -> the shape's time: the published time, or the fastest solution's."""
         found = (
             self.recorded.fastest(definition)
             if self.recorded is not None
@@ -104,8 +104,8 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """importance: operator -> percent, also of operators that the set lacks. weighted: source -> S over all of them,
-    only where every operator of the set was asked for."""
+    """importance: operator -> percent, including operators that the set lacks. weighted: source -> S over all of them;
+    only if all operators of the set are in the survey."""
 
     gpus: tuple[Gpu, ...]
     sources: tuple[Source, ...]
@@ -127,11 +127,10 @@ def survey(
     origins: Collection[str] = (),
     protocol: str | None = None,
 ) -> Survey:
-    """names: definitions, all of the set when empty. with_traces: our times on the first of the GPUs, of the
-    newest protocol unless one is named. origins: only
-    workloads of these, and the operators that have any.
+    """names: definitions, all of the set if empty. with_traces: our times on the first GPU, of the newest protocol
+    unless one is named. origins: only workloads of these origins, and only operators that have some.
 
-    A workload whose cost was not counted is left out with a warning; a foreign one stays, without floors and S.
+    A workload without a counted cost is left out with a warning. In a foreign set it stays, without floors and S.
     DerbyError: an unknown name or origin, no traces on the first GPU.
     """
     catalog.check_origins(origins)
@@ -162,7 +161,8 @@ def survey(
 
 
 def _counted(catalog: Catalog, definition: Definition, origins: Collection[str]) -> list[Workload]:
-    """The workloads that have a cost. One warning names those that have none; of a foreign definition they stay."""
+    """The workloads that have a cost. One warning names the others, except those of a foreign definition, which
+    stay."""
     chosen = of_origin(catalog.workloads(definition.name), origins)
     if definition.source_path is None:
         return chosen

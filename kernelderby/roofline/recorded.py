@@ -1,4 +1,4 @@
-"""The recorded times of all definitions on one GPU, timed in one way."""
+"""The recorded times of all definitions on one GPU under one protocol."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from kernelderby.rows.measurement import Cost, Measurement, Status
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """A time on one workload. share: S; share_of_ceilings: S against what was measured on the GPU instead of the
-    vendor's peaks; both None before against(), and where nothing gives them. solution: None where nobody says which (a
-    published time). outdated: measured with sources that the solution has no more. kind: of trace.TIME_KINDS.
-    empty_kernel_us: of its session, where known; in_place: the solution writes into its inputs' memory."""
+    """A time on one workload. share: S. share_of_ceilings: S against the GPU's measured ceilings instead of the
+    vendor's peaks. Both are None before against(), and if unknown. solution: None for a published time. outdated:
+    measured with former sources. kind: one of measurement.TIME_KINDS. empty_kernel_us: the time of the session's empty
+    kernel, if known. in_place: the solution writes into its inputs' memory."""
 
     latency_us: float
     share: float | None = None
@@ -31,7 +31,7 @@ class Reached:
     in_place: bool = False
 
     def against(self, gpu: Gpu | None, cost: Cost | None) -> Reached:
-        """With both shares, where the GPU is known and the work counted."""
+        """The time with both shares, if the GPU is known and the work was counted."""
         return replace(
             self,
             share=share_on(gpu, cost, self.latency_us, self.in_place),
@@ -41,8 +41,8 @@ class Reached:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """times: definition -> solution -> uuid -> its time; every solution with a row is there, maybe without a time.
-    rows: (solution, uuid) -> the row that counts."""
+    """times: definition -> solution -> uuid -> its time. Every solution with a row has an entry, possibly without
+    times. rows: (solution, uuid) -> the row that counts."""
 
     group: Group
     other_groups: tuple[Group, ...]
@@ -50,7 +50,7 @@ class Recorded:
     rows: dict[tuple[str, str], Measurement]
 
     def fastest(self, definition: str) -> dict[str, Reached]:
-        """uuid -> the shortest time of any solution; of equal ones the solution that comes first by name."""
+        """uuid -> the shortest time of any solution; of equal times the one of the first solution by name."""
         best: dict[str, Reached] = {}
         for _, own in sorted(self.times.get(definition, {}).items()):
             for uuid, time in own.items():
@@ -66,10 +66,10 @@ def recorded(
     protocol: str | None = None,
     kind: str | None = None,
 ) -> Recorded:
-    """The rows that count (selection.newest_rows), of one group over all definitions (selection.choose_group), each
-    definition's by one kind of time (selection.time_kind); rows without one of the asked kind have no time.
+    """The rows that count (selection.newest_rows), all of one group (selection.choose_group), and for each definition
+    one kind of time (selection.time_kind). Rows without the wanted kind have no time.
 
-    solutions: those of the set that take part; rows of others are passed over. DerbyError where there are no rows.
+    solutions: the solutions that take part; rows of others are skipped. DerbyError without rows.
     """
     groups = selection.group_rows(measurements)
     if not groups:
@@ -113,7 +113,7 @@ def _reached(chosen: Chosen, kind: str, in_place: bool) -> Reached | None:
 
 
 def against(gpu: Gpu | None, workloads: Iterable[Workload], times: Mapping[str, Reached]) -> dict[str, Reached]:
-    """uuid -> its time with both shares, of the workloads that have one."""
+    """uuid -> its time with both shares, for the workloads with a time."""
     return {
         workload.uuid: times[workload.uuid].against(gpu, workload.cost)
         for workload in workloads

@@ -1,5 +1,5 @@
-"""Which rows count: one GPU, one protocol, and for each solution and workload the newest row of its present sources;
-and which of a row's times."""
+"""The rows that count: one GPU, one protocol, and for each solution and workload the newest row of its present sources.
+And the kind of time that is compared."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kernelderby.rows.measurement import FLASHINFER_BENCH_CUPTI, FLASHINFER_BENC
 from kernelderby.rows.samples import LEAST_US, MOST_US, Samples
 from kernelderby.store.fields import suggestion
 
-BASELINE_AUTHOR = "baseline"  # plain torch, as flashinfer-bench calls it: a time to beat, no library
+BASELINE_AUTHOR = "baseline"  # plain torch, as flashinfer-bench calls it: a time to beat, not a library
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +33,8 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The row that counts for one solution on one workload, and whether its sources are gone. host_changed: it is of
-    the present kernels, but of other host code, so that only its graph times are left."""
+    """The row that counts for one solution on one workload. outdated: it is of former sources. host_changed: it is of
+    the present kernels but of other host code, so only its graph times count."""
 
     measurement: Measurement
     outdated: bool
@@ -42,12 +42,12 @@ class Chosen:
 
 
 class Key(NamedTuple):
-    gpu: str  # hardware.gpu_id of the name that the rows carry
+    gpu: str  # hardware.gpu_id of the GPU's name in the rows
     protocol: str
 
 
 class RowCount(NamedTuple):
-    """How many rows a solution has on one GPU under one protocol: what choosing a group needs of them."""
+    """The number of rows of a solution on one GPU under one protocol. choose_group() needs no more."""
 
     definition: str
     gpu: str
@@ -62,7 +62,7 @@ def tallies(rows: Iterable[Measurement]) -> list[RowCount]:
 
 
 def row_counts(groups: Iterable[RowGroup]) -> list[RowCount]:
-    """tallies() of the rows that these groups are of."""
+    """tallies() of the rows in these groups."""
     return [
         RowCount(group.definition, group.gpu, group.protocol, solution, count)
         for group in groups
@@ -78,9 +78,9 @@ def _size(rows: Sequence[Measurement] | Sequence[RowCount]) -> int:
 
 
 def group_rows(measurements: Iterable[Grouped]) -> dict[Key, list[Grouped]]:
-    """Rows by GPU and protocol; the names that one GPU goes by are one group."""
+    """Rows by GPU and protocol. Several names of one GPU form one group."""
     groups: dict[Key, list[Grouped]] = {}
-    named: dict[tuple[str, str], list[Grouped]] = {}  # by the name that the rows carry: the same lists
+    named: dict[tuple[str, str], list[Grouped]] = {}  # by the name in the rows: the same lists
     for measurement in measurements:
         name = measurement.gpu, measurement.protocol
         if (own := named.get(name)) is None:
@@ -90,10 +90,9 @@ def group_rows(measurements: Iterable[Grouped]) -> dict[Key, list[Grouped]]:
 
 
 def choose_group(groups: Mapping[Key, list[Grouped]], gpu: str | None, protocol: str | None) -> Key:
-    """The named group, or of those that remain the one of the newest protocol, our own before flashinfer-bench's; of
-    several the largest, then the GPU that has most rows in all. The same for every table.
-
-    DerbyError where no row has that GPU or that protocol; it lists or suggests those that exist.
+    """The group of the named GPU and protocol. If several remain: the newest protocol, ours before flashinfer-bench's;
+    then the largest group; then the GPU with most rows in all. All tables choose alike. DerbyError if no row has that
+    GPU or protocol; it lists or suggests the existing ones.
     """
     candidates = dict(groups)
     if gpu is not None:
@@ -119,7 +118,7 @@ def choose_group(groups: Mapping[Key, list[Grouped]], gpu: str | None, protocol:
 
 
 def _version(protocol: str) -> int:
-    """2 of "cupti-graph-eager-2"; 0 without one."""
+    """2 for "cupti-graph-eager-2"; 0 without a version."""
     found = re.search(r"-(\d+)$", protocol)
     return int(found[1]) if found else 0
 
@@ -129,10 +128,10 @@ def plain_torch(solutions: Mapping[str, Solution]) -> set[str]:
 
 
 def time_kind(rows: Iterable[Measurement], asked: str | None = None, plain: Collection[str] = ()) -> str:
-    """The kind of time to compare these rows by: the asked one, else graph where any solution has it on more than half
-    of what it passed, else eager, which all have. A solution that cannot be captured, or refuses it, does not move the
-    others to a time that serving does not see: it is ranked behind them. plain: solutions that do not decide it while
-    there are others."""
+    """The kind of time by which these rows are compared: the wanted one; otherwise graph if a solution has it on more
+    than half of its passed workloads; otherwise eager, which all have. So a solution that cannot be captured does not
+    make the others compete by a time that serving does not see; it is ranked after them. plain: solutions that do not
+    decide the kind if there are others."""
     if asked is not None:
         return asked
     graphs: dict[str | None, list[bool]] = {}
@@ -144,7 +143,7 @@ def time_kind(rows: Iterable[Measurement], asked: str | None = None, plain: Coll
 
 
 def empty_kernel_us(row: Measurement, kind: str) -> float | None:
-    """Time of the empty kernel in the row's session, by the same kind of time."""
+    """The time of the empty kernel in the row's session, of the same kind."""
     times = row.environment.get("empty_kernel_us") or {}
     return times.get("graph" if kind == "graph" else "eager")
 
@@ -152,8 +151,8 @@ def empty_kernel_us(row: Measurement, kind: str) -> float | None:
 def definitions_with_rows(
     measurements: Iterable[Grouped], gpu: str | None, protocol: str | None, solutions: int = 1
 ) -> set[str]:
-    """Definitions that have rows of at least so many solutions on one GPU and under one protocol, the named ones where
-    they are named. DerbyError as in choose_group where none has rows."""
+    """Definitions with rows of at least this number of solutions on one GPU under one protocol (the named GPU and
+    protocol, if named). DerbyError as in choose_group if none has rows."""
     groups = group_rows(measurements)
     chosen = choose_group(groups, gpu, protocol)
     found: dict[tuple[Key, str], set[str | None]] = {}
@@ -184,12 +183,12 @@ def _match_gpu(groups: Mapping[Key, list[Grouped]], name: str) -> str:
 def newest_rows(rows: Iterable[Measurement], solutions: Mapping[str, Solution]) -> dict[tuple[str, str], Chosen]:
     """(solution, uuid) -> the row that counts, for these solutions by name.
 
-    Rows of the present code come first, then those of the present kernels under other host code, then rows that do not
-    say (flashinfer-bench's), then outdated ones; among equals the newest (trace.newest).
+    Rows of the present code come first, then rows of the present kernels with other host code, then rows without a hash
+    (flashinfer-bench's), then outdated rows; among equals the newest (measurement.newest).
     """
     preferences: dict[int, list[Measurement]] = {0: [], 1: [], 2: [], 3: []}
     order: dict[tuple[str, str], None] = {}
-    present: dict[tuple[str, str], bool] = {}  # most rows of a solution have one hash
+    present: dict[tuple[str, str], bool] = {}  # most rows of a solution have the same hash
     for row in rows:
         solution, recorded = solutions.get(row.solution), row.solution_hash
         if solution is not None:
@@ -214,13 +213,13 @@ def newest_rows(rows: Iterable[Measurement], solutions: Mapping[str, Solution]) 
 
 
 def _of_the_graph(row: Measurement) -> Measurement:
-    """The row with its graph time alone: what the host did between two launches was of other code."""
+    """The row with its graph time only, because the host code between two launches has changed."""
     return replace(row, latency_us=None, samples_us=(), times={"graph": row.times["graph"]}, host_us=None, wall_us=None)
 
 
 def latency_us(row: Measurement, kind: str = "eager") -> float | None:
-    """The time of that kind of a passed row, None where it has none. DerbyError where it or a sample can be no time,
-    and where there is neither an eager one nor another."""
+    """The time of that kind of a passed row, None without one. DerbyError if the time or a sample is out of the range
+    of times, and if the row has no time at all."""
     time = row.time(kind)
     if time is None and (kind != "eager" or row.times):
         return None

@@ -1,8 +1,8 @@
-"""Rows of traces by the hundred thousand: what row.Row checks of each is checked here of many at once.
+"""Reads hundreds of thousands of rows. It makes the checks of row.Row for many rows at once.
 
-Most of a row is its samples, and most of the time they take is making a Python number of each and sorting them. So they
-stay as text until a thousand rows are there, become one array, and are held against the stated medians together. A row
-that anything is odd about is not judged here: it is read again as a Row, which says what is wrong.
+Samples are the largest part of a row, and most of their time goes into making Python numbers and sorting them. So they
+stay text until a thousand rows are there. Then they become one array and are compared with the stated medians together.
+A row with any irregularity is read again as a Row, which gives the reason.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class QuickOwn(Own):
 
 
 class QuickRow(Row):
-    """A Row that was checked; workload is the text in the file, which most often stands there many times."""
+    """A checked Row. workload is its text in the file, since many rows share it."""
 
     workload: Raw  # type: ignore[assignment]
     measurement: QuickOwn | None = None
@@ -47,8 +47,8 @@ class QuickRow(Row):
 def read_rows(
     path: Path, left_out: Callable[[str], None], lines: Iterator[Line] | None = None
 ) -> Iterator[tuple[str, Row]]:
-    """("path:line", row) for each line of a file of traces; a broken one is told to left_out. lines: some of the file's
-    (default: all). DerbyError where the file cannot be read."""
+    """("path:line", row) for each line of a file of traces; left_out gets a line for each broken row. lines: some lines
+    of the file (default: all). DerbyError if the file cannot be read."""
     decode, file = Decoder(QuickRow).decode, str(path)
     lines, broken = lines_of(path) if lines is None else lines, 0
     while some := list(islice(lines, _AT_ONCE)):
@@ -70,12 +70,12 @@ def read_rows(
 
 
 def _check_samples(rows: Sequence[QuickRow | None]) -> set[int]:
-    """Makes the samples of the rows Samples; gives back the places of the rows that Row has to judge."""
+    """Turns the rows' samples into Samples. Returns the places of the rows that Row has to check."""
     decode = Decoder(list[list[float]]).decode
     doubtful: set[int] = set()
     timed: list[_Timed] = []
     flat = array("d")
-    shapes: dict[tuple[int, ...], tuple[int, ...]] = {}  # most are alike: one tuple for all of them
+    shapes: dict[tuple[int, ...], tuple[int, ...]] = {}  # equal lengths share one tuple
     for place, row in enumerate(rows):
         for owner, stated in _owners(row):
             try:
@@ -94,7 +94,8 @@ def _check_samples(rows: Sequence[QuickRow | None]) -> set[int]:
 
 
 class _Timed(NamedTuple):
-    """Samples of the row at a place. stated: what their median is said to be. start, end: in the array of all."""
+    """The samples of the row at a place. stated: the stated median. start, end: their range in the array of all
+    samples."""
 
     place: int
     owner: QuickTimes | QuickOwn
@@ -105,20 +106,20 @@ class _Timed(NamedTuple):
 
 
 def _owners(row: QuickRow | None) -> Iterator[tuple[QuickTimes | QuickOwn, float | None]]:
-    """Whatever holds samples, and the median of them that it states."""
+    """The records that hold samples, each with the median that it states."""
     own = row.measurement if row else None
     if own is None:
         return
     for times in own.times.values():
         yield times, times.median_us
-    if own.samples_us is _NONE:  # there are none, as in all rows of protocol 2
+    if own.samples_us is _NONE:  # empty, as in all rows of protocol 2
         own.samples_us = ()  # type: ignore[assignment]
     else:
         yield own, own.latency_us if "eager" not in own.times else None
 
 
 def _odd(timed: Sequence[_Timed], flat: array[float]) -> set[int]:
-    """Places of rows with an empty round, a span that is none, or another median than they state."""
+    """Places of rows with an empty round, an impossible span, or a median other than the stated one."""
     odd = {each.place for each in timed if 0 in each.shape or (isinstance(each.owner, QuickTimes) and not each.shape)}
     stated = [math.nan if each.stated is None else each.stated for each in timed]
     found = odd_medians(flat, [each.start for each in timed], [each.end - each.start for each in timed], stated)
@@ -129,8 +130,8 @@ def _odd(timed: Sequence[_Timed], flat: array[float]) -> set[int]:
 def odd_medians(
     flat: array[float], starts: Sequence[int], counts: Sequence[int], stated: Sequence[float]
 ) -> Iterator[int]:
-    """Which of these stretches of the array hold what is no time, or have another median than is stated (nothing is:
-    not a number)."""
+    """The stretches of the array that hold an impossible time, or whose median is not the stated one (NaN: none is
+    stated)."""
     import numpy as np  # here: it takes a tenth of a second, and a set may have no rows
 
     values, begin, claimed = np.array(flat), np.array(starts), np.array(stated)
@@ -138,7 +139,7 @@ def odd_medians(
         where = np.flatnonzero(np.array(counts) == count)
         spans = np.sort(values[begin[where][:, None] + np.arange(count)], axis=1)
         is_none = ~((spans[:, 0] >= LEAST_US) & (spans[:, -1] <= MOST_US))
-        with np.errstate(over="ignore"):  # of what is no time anyway
+        with np.errstate(over="ignore"):  # of values that are no times anyway
             medians = (spans[:, count // 2] + spans[:, ~(count // 2)]) / 2
         is_other = np.abs(medians - claimed[where]) > ROUNDING_US + ROUNDING * claimed[where]
-        yield from where[is_other | is_none].tolist()  # no comparison with what is not a number holds
+        yield from where[is_other | is_none].tolist()  # comparisons with NaN are false

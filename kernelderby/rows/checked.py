@@ -1,4 +1,4 @@
-"""What a check of one solution on one case came to."""
+"""The result of checking one solution on one case."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class CheckResult:
 
     @property
     def matched_ratio(self) -> float | None:
-        """Of the tolerance that is closest to failing."""
+        """The matched ratio of the tolerance that is closest to failing."""
         return min(self.correctness.matched_ratio.values()) if self.correctness else None
 
     def to_json(self) -> dict[str, Any]:
-        """As a dict; numbers that JSON does not have as strings."""
+        """The result as a dict. Numbers without a JSON form become strings."""
         found = asdict(self)
         if self.correctness:
             found["correctness"] = {

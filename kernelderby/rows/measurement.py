@@ -1,7 +1,7 @@
 """The data that the tools exchange: frozen records with units in their field names, to and from JSON.
 
 A row of traces/ is a flashinfer-bench Trace line (definition, workload, solution, evaluation) with one more field,
-`measurement`, which flashinfer-bench ignores and which carries what its schema has no room for: the exact status, the
+`measurement`, which flashinfer-bench ignores. It holds the data without a place in that schema: the exact status, the
 raw samples, the protocol, the solution's hash, clocks and versions.
 """
 
@@ -59,29 +59,29 @@ _NO_CUPTI = "Falling back to CUDA events"  # FlashInfer's warning where cupti-py
 
 
 class Cost(Struct, frozen=True):
-    """Work that no implementation of a workload can avoid; facts are counts worth showing (say local_pairs). counted:
-    from the definition's reference, where nobody wrote count_cost."""
+    """Work that no implementation of a workload can avoid. facts: counts worth showing, such as local_pairs. counted:
+    the work was counted from the reference, because the definition has no count_cost."""
 
     flops: dict[Name, Count]
     bytes_read: Count
     bytes_written: Count
     facts: dict[str, int] = {}
-    # Read and written together, where less than the two counts has to be moved: at all, and where outputs lie in the
-    # memory of their inputs.
+    # Bytes read and written together, if fewer than the two counts must be moved: in general, and if outputs lie in
+    # their inputs' memory.
     bytes_needed: Count | None = None
     bytes_in_place: Count | None = None
     counted: bool = False
 
     def needed(self, in_place: bool = False) -> int:
-        """Bytes that a solution has to move: what the fair score counts."""
+        """The bytes that a solution has to move; the fair score counts these."""
         if in_place and self.bytes_in_place is not None:
             return self.bytes_in_place
         return self.bytes_read + self.bytes_written if self.bytes_needed is None else self.bytes_needed
 
 
 class Correctness(Struct, frozen=True):
-    """Distance of an output from the reference. matched_ratio: tolerance name -> share of elements within
-    it, of the output where it is smallest."""
+    """Distance of the outputs from the reference. matched_ratio: tolerance name -> share of elements within it, for the
+    output with the smallest share."""
 
     max_absolute_error: float
     max_relative_error: float
@@ -90,13 +90,13 @@ class Correctness(Struct, frozen=True):
 
 
 class Timed(Struct, frozen=True):
-    """One kind of time. samples_us: the rounds in which the solution took its turn, each one span per call."""
+    """One kind of time. samples_us: one list of spans for each round of the solution, a span for each call."""
 
     median_us: float
     samples_us: Rounds
 
 
-TIME_KINDS = ("graph", "eager", "busy")  # what Measurement.times may hold; docs/protocol.md says what they are
+TIME_KINDS = ("graph", "eager", "busy")  # the keys of Measurement.times; docs/protocol.md defines them
 
 
 class Place(Struct, frozen=True):
@@ -107,15 +107,15 @@ class Place(Struct, frozen=True):
 
 
 class Measurement(Struct, frozen=True):
-    """One solution on one workload on one GPU. Equal to another one that says the same, wherever the two were read.
+    """One solution on one workload on one GPU. Two measurements with equal values are equal, wherever they were read.
 
-    times: kind -> its time, empty unless passed; rows before protocol 2 have the eager one alone.
-    samples_us, latency_us: the eager time's, which flashinfer-bench measures too: the rounds in which it took its
-    turn, each the raw span of every iteration, and the median of all of them, None unless passed. Rounds of competitors
-    with the same `session` alternate in time, so round i of one is to be compared with round i of the other.
-    graph_missing: why times has no "graph", else empty. host_us, wall_us: medians of the time to enqueue a call, and
-    until the GPU was idle again. setup: what the solution's setup took, seconds and memory_bytes. shape: of a workload
-    that no file holds what its line would say beside `workload`: origin, cost, generator.
+    times: kind -> its time, empty unless passed; rows before protocol 2 have the eager time only. samples_us,
+    latency_us: the eager time, which flashinfer-bench measures too. samples_us has the raw span of every iteration,
+    round by round. latency_us is the median of all samples, None unless passed. Rounds of competitors with the same
+    `session` alternate in time, so round i of one is to be compared with round i of the other. graph_missing: why times
+    has no "graph", else empty. host_us, wall_us: medians of the time to enqueue a call, and of the time until the GPU
+    was idle again. setup: seconds and memory_bytes of the solution's setup. shape: for a workload that no file lists,
+    the fields that its line would have beside `workload`: origin, cost, generator.
     """
 
     definition: str
@@ -151,7 +151,7 @@ class Measurement(Struct, frozen=True):
         return f"Measurement({self.solution!r}, {self.uuid[:8]}, {self.gpu}, {self.status}{time})"
 
     def time(self, kind: str) -> Timed | None:
-        """A time of the row; None where it has none of the kind, and for a row that did not pass."""
+        """The row's time of that kind; None without one, and for a row that did not pass."""
         if self.status is not Status.PASSED:
             return None
         if kind == "eager" and kind not in self.times and self.latency_us is not None:
@@ -165,12 +165,12 @@ class Measurement(Struct, frozen=True):
 
     @property
     def is_unjudged(self) -> bool:
-        """The judge itself had no memory: nothing is said of the solution."""
+        """The judge itself ran out of memory, so the row says nothing about the solution."""
         return self.status is Status.OUT_OF_MEMORY and self.message.startswith(JUDGE_WITHOUT_MEMORY)
 
     @property
     def moment(self) -> datetime:
-        """When it was measured; a time without a zone is taken as UTC, text that is no ISO time as the oldest."""
+        """The time of the measurement. A time without a zone counts as UTC, other text as the oldest time."""
         return moment_of(self.timestamp)
 
     def to_trace(self) -> dict[str, Any]:
@@ -224,15 +224,16 @@ class Measurement(Struct, frozen=True):
 
     @classmethod
     def from_trace(cls, trace: dict[str, Any]) -> Measurement:
-        """Of a line of ours or of flashinfer-bench's. DerbyError where a field is missing or odd, or two disagree."""
+        """Reads a line of ours or of flashinfer-bench. DerbyError if a field is missing or invalid, or two fields
+        disagree."""
         return cls.from_row(convert("the row", trace, Row), "the row")
 
     @classmethod
     def from_row(
         cls, row: Row, where: str, place: Place | None = None, *, is_known: bool = False, by_author: bool = False
     ) -> Measurement:
-        """where: file and line, for the DerbyError. is_known: its workload is word for word one that was read.
-        by_author: it lies where flashinfer-bench's main branch writes, see flashinfer_bench_protocol()."""
+        """where: file and line, for the DerbyError. is_known: a row with word for word the same workload was read
+        before. by_author: the row lies where flashinfer-bench's main branch writes, see flashinfer_bench_protocol()."""
         evaluation, own = row.evaluation, row.measurement
         if not is_known:
             convert(f"{where}: workload", row.workload, Ran)
@@ -288,9 +289,8 @@ _OWN = tuple(name for name in _COMPARED if name not in _ELSEWHERE)
 
 
 def flashinfer_bench_protocol(timestamp: str, log: str, by_author: bool) -> str:
-    """Which of its timers a row of flashinfer-bench was taken with. The row does not say it, the path does: 0.1.2
-    writes traces/<op_type>/<definition>.jsonl, its main branch traces/<author>/<op_type>/<definition>.jsonl
-    (by_author)."""
+    """The timer of a row of flashinfer-bench. The row does not name it, but the path tells it: 0.1.2 writes
+    traces/<op_type>/<definition>.jsonl, its main branch traces/<author>/<op_type>/<definition>.jsonl (by_author)."""
     is_cupti = by_author and moment_of(timestamp) >= _FIRST_CUPTI and _NO_CUPTI not in log
     return FLASHINFER_BENCH_CUPTI if is_cupti else FLASHINFER_BENCH_EVENTS
 
@@ -322,7 +322,7 @@ def _number(value: MaybeNumber) -> float:
 
 
 def _json_number(value: float) -> float | str:
-    """JSON has no NaN and no infinity; flashinfer-bench writes them as strings, and so do we."""
+    """JSON has no NaN and no infinity; flashinfer-bench and we write them as strings."""
     if value != value:
         return "NaN"
     if value in (float("inf"), float("-inf")):
@@ -331,8 +331,8 @@ def _json_number(value: float) -> float | str:
 
 
 def newest(rows: Iterable[Measurement], key: Callable[[Measurement], K]) -> dict[K, Measurement]:
-    """Which row counts where several have one key: of one file the last line, whatever the clock said when it was
-    written; of several files, or of rows that were not read, the latest moment, and of equal ones the last."""
+    """The row that counts for each key. In one file it is the last line, whatever its timestamp. Across files, and for
+    rows that were not read from files, it is the latest; of equally late rows the last."""
     last: dict[tuple[K, str | None], Measurement] = {}
     for row in rows:
         within = (key(row), row.place.path if row.place else None)
@@ -347,8 +347,8 @@ def newest(rows: Iterable[Measurement], key: Callable[[Measurement], K]) -> dict
 
 class Stage(Struct, frozen=True):
     """One step of a solution's pipeline: NVTX range name, or patterns (regular expressions) of its kernels' names.
-    role: by which tools choose stages. "gemm": it multiplies, and a workload's roofline is the floor of these stages
-    together."""
+    role: tools choose stages by it. "gemm": the stage multiplies matrices; a workload's roofline is the floor of all
+    such stages together."""
 
     name: Name
     title: str

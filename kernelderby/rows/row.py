@@ -1,6 +1,6 @@
 """A line of traces/ on disk: the allowed values of its fields, and the agreement between them.
 
-Ours and flashinfer-bench's own: the latter lack `measurement`. trace.Measurement is what the tools work with.
+Both our lines and flashinfer-bench's, which lack `measurement`. The tools work with measurement.Measurement.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class Status(StrEnum):
     NOT_A_NUMBER = "not_a_number"
     UNWRITTEN = "unwritten"  # poison survives in the output
     INPUT_CHANGED = "input_changed"
-    STALE_OUTPUT = "stale_output"  # right at first, wrong once the same addresses held new contents
-    GRAPH_OVERTAKEN = "graph_overtaken"  # a captured call is wrong, or writes elsewhere, after a larger one
-    REWARD_HACK = "reward_hack"  # the time that its process claims is not the judge's
+    STALE_OUTPUT = "stale_output"  # correct at first, wrong with new contents at the same addresses
+    GRAPH_OVERTAKEN = "graph_overtaken"  # after a larger call, a captured call is wrong or writes elsewhere
+    REWARD_HACK = "reward_hack"  # the time that its process claims contradicts the judge's
     BELOW_FLOOR = "below_floor"  # faster than the hardware allows
     RAISED = "raised"
     BUILD_FAILED = "build_failed"
@@ -41,10 +41,10 @@ class Status(StrEnum):
         return _EVALUATION_STATUS.get(self, "RUNTIME_ERROR")
 
 
-# How the message of an OUT_OF_MEMORY begins that says nothing of the solution.
+# The beginning of an OUT_OF_MEMORY message that says nothing about the solution.
 JUDGE_WITHOUT_MEMORY = "the judge has no memory for its case"
 
-_EVALUATION_STATUS = {  # of the others RUNTIME_ERROR
+_EVALUATION_STATUS = {  # all others: RUNTIME_ERROR
     Status.PASSED: "PASSED",
     Status.WRONG_VALUES: "INCORRECT_NUMERICAL",
     Status.WRONG_SHAPE: "INCORRECT_SHAPE",
@@ -66,10 +66,10 @@ STATUS_OF_EVALUATION = {
     "TIMEOUT": Status.TIMED_OUT,
 }
 
-# Rows hold three digits behind the point of a microsecond, medians and samples alike.
+# Medians and samples in rows have three decimals of a microsecond.
 ROUNDING_US, ROUNDING = 1.01e-3, 1e-6
-_CLOCKS = 1.01  # the GPU's and the host's need not run alike
-_SPEEDUP = 0.01  # flashinfer-bench rounds the times before it divides
+_CLOCKS = 1.01  # the clocks of the GPU and the host may differ
+_SPEEDUP = 0.01  # flashinfer-bench rounds times before it divides
 
 Time = Annotated[float, must_be(f"a time from {LEAST_US:g} to {MOST_US:g} us", ge=LEAST_US, le=MOST_US)]
 Round = Annotated[tuple[Time, ...], must_be("a round of at least one time", min_length=1)]
@@ -141,7 +141,7 @@ class Times(Struct):
 
 
 class Own(Struct):
-    """`measurement`: what flashinfer-bench's schema has no room for."""
+    """`measurement`: the data without a place in flashinfer-bench's schema."""
 
     status: Status
     protocol: Name
@@ -181,7 +181,7 @@ class Own(Struct):
 
 
 class KnownEnvironment(Struct):
-    """Of measurement.environment, what tables show."""
+    """The fields of measurement.environment that tables show."""
 
     driver: str | None = None
     commit: str | None = None
@@ -230,7 +230,7 @@ class Row(Struct):
 
 
 def _expect_twins(evaluation: Evaluation, own: Own) -> None:
-    """What stands in flashinfer-bench's part and in ours is one thing."""
+    """DerbyError if flashinfer-bench's part and ours disagree about the same value."""
     there, here = evaluation.correctness, own.correctness
     if evaluation.performance is not None:
         reference_us = evaluation.performance.reference_latency_ms * 1e3

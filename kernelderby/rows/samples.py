@@ -1,4 +1,5 @@
-"""The raw times of a row as they are kept: 8 bytes a sample, where a tuple of tuples takes 32 and most of the time."""
+"""The raw times of a row in memory: 8 bytes per sample. A tuple of tuples would take 32, and most of the reading
+time."""
 
 from __future__ import annotations
 
@@ -6,22 +7,23 @@ from array import array
 from collections.abc import Iterator, Sequence
 from typing import Any, overload
 
-LEAST_US, MOST_US = 1e-6, 1e12  # of what can be a time: a thousandth of a nanosecond, eleven days
+LEAST_US, MOST_US = 1e-6, 1e12  # possible times: from a thousandth of a nanosecond to eleven days
 
 
 class Samples(Sequence[tuple[float, ...]]):
-    """Rounds of spans in us; reads like a tuple of tuples and equals one. Every round has one at least, every span is
-    a time (LEAST_US to MOST_US). flat: the spans of all rounds in their order. lengths: of the rounds."""
+    """Rounds of spans in us. Behaves like a tuple of tuples and equals one. Every round has at least one span, and
+    every span is a possible time (LEAST_US to MOST_US). flat: the spans of all rounds in order. lengths: of the
+    rounds."""
 
     __slots__ = ("flat", "lengths")
 
     def __init__(self, flat: array[float], lengths: tuple[int, ...]) -> None:
-        """Of spans that were checked; Samples.of checks."""
+        """The spans must have been checked; Samples.of checks them."""
         self.flat, self.lengths = flat, lengths
 
     @classmethod
     def of(cls, rounds: Sequence[Sequence[float]]) -> Samples:
-        """ValueError for an empty round, and for a span that is none."""
+        """ValueError for an empty round, and for an impossible span."""
         if isinstance(rounds, Samples):
             return rounds
         flat = array("d")

@@ -1,4 +1,4 @@
-"""A model's config.json, as Hugging Face has them -> the numbers that the rules speak of, on one of several GPUs."""
+"""A model's config.json in Hugging Face's form -> the numbers that the rules use, on one of several GPUs."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 from kernelderby.errors import DerbyError
 from kernelderby.store.fields import read_json
 
-# Models whose attention is multiplied by the sigmoid of a layer of its own, of all heads' columns.
+# Models that multiply attention by the sigmoid of another layer, over the columns of all heads.
 _GATED = ("qwen3_next", "qwen3_5", "minimax_text_01")
-_QK_NORM = ("qwen3", "qwen3_moe")  # a norm of each query and key head; others say it (use_qk_norm)
+_QK_NORM = ("qwen3", "qwen3_moe")  # models with a norm of each query and key head; others state it (use_qk_norm)
 _L2_NORM = ("llama4",)  # without weights
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """facts: name -> number; what the model does not have is absent. Sizes that GPUs share are those of one."""
+    """facts: name -> number; absent for parts that the model lacks. Sizes that GPUs share are the sizes on one GPU."""
 
     name: str
     config: str
@@ -26,7 +26,7 @@ class Model:
 
 
 def read_model(path: Path, tensor_parallel: int) -> Model:
-    """DerbyError where the file is no model's, or so many GPUs cannot share it."""
+    """DerbyError if the file is not a model's, or this number of GPUs cannot share it."""
     config: dict[str, Any] = read_json(path)
     text = config | config.get("text_config", {})
     kind = config.get("model_type", "")
@@ -100,7 +100,7 @@ def _heads(path: Path, text: dict[str, Any], kind: str, tp: int) -> dict[str, in
 
 
 def _latent(text: dict[str, Any]) -> dict[str, int | float]:
-    """Of latent attention. q_latent: 0 without one of the queries."""
+    """The facts of latent attention. q_latent: 0 if queries have no latent."""
     if "kv_lora_rank" not in text:
         return {}
     return {
@@ -139,7 +139,7 @@ def _experts(path: Path, text: dict[str, Any], kind: str, tp: int) -> dict[str, 
 
 
 def _linear(path: Path, text: dict[str, Any], tp: int) -> dict[str, int | float]:
-    """Of gated linear attention with keys and values of 128."""
+    """The facts of gated linear attention with keys and values of 128."""
     if "linear_num_key_heads" not in text:
         return {}
     return {

@@ -36,7 +36,7 @@ class _RulesFile(Struct, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """load: which entry of the rules' loads, as text."""
+    """load: the entry of the rules' loads, as text."""
 
     definition: Definition
     sizes: Sizes
@@ -49,7 +49,7 @@ class ModelShape:
         return self.sizes.uuid(self.definition)
 
     def line(self, generated: Sequence[str]) -> dict[str, Any]:
-        """Of a workloads file. generated: the inputs that generate_inputs makes."""
+        """The line of a workloads file. generated: the inputs that generate_inputs makes."""
         source: dict[str, str | int] = {
             "model": self.model.name,
             "config": self.model.config,
@@ -65,8 +65,8 @@ def _rules() -> _RulesFile:
 
 
 def shapes_of(catalog: Catalog, model: Model, tokens: Sequence[int] = ()) -> list[ModelShape]:
-    """Every shape once, in the order of the rules; none of more than LARGEST bytes. tokens: of a step, instead of the
-    rules' own. An operator that the set does not have has none."""
+    """Every shape once, in the order of the rules, without shapes of more than LARGEST bytes. tokens: tokens of a step,
+    instead of the rules' own. Operators that the set lacks have no shapes."""
     rules, found = _rules(), dict[str, ModelShape]()
     for rule in rules.rule:
         definition = catalog.definitions.get(rule.operator)
@@ -82,7 +82,7 @@ def shapes_of(catalog: Catalog, model: Model, tokens: Sequence[int] = ()) -> lis
 
 
 def loads_of(name: str, tokens: Sequence[int] = ()) -> list[dict[Name, int]]:
-    """The entries of a load. tokens: of a step, instead of the rules' own."""
+    """The entries of a load. tokens: tokens of a step, instead of the rules' own."""
     if tokens and name in ("tokens", "batch"):
         return [{"tokens": count} for count in tokens]
     return _rules().load[name]
@@ -91,7 +91,7 @@ def loads_of(name: str, tokens: Sequence[int] = ()) -> list[dict[Name, int]]:
 def _sizes(
     definition: Definition, rule: _Rule, facts: Mapping[str, int | float], entry: Mapping[str, int]
 ) -> Sizes | None:
-    """None where it is not the model's rule."""
+    """The sizes by the rule; None if the rule does not apply to the model."""
     values: dict[str, Any] = {**facts, **entry}
     given: dict[str, Any] = {name: size for name, size in definition.axes.items() if size is not None}
     try:
@@ -106,8 +106,8 @@ def _sizes(
 
 
 def generated_inputs(catalog: Catalog, definition: Definition) -> tuple[str, ...]:
-    """The names of the inputs that generate_inputs makes, as the definition's listed workloads tell. DerbyError where
-    none is listed and the definition has a generator."""
+    """The names of the inputs that generate_inputs makes, from the definition's listed workloads. DerbyError if the
+    definition has a generator but no listed workload."""
     if definition.custom_inputs_entrypoint is None:
         return ()
     for workload in catalog.workloads(definition.name):
@@ -119,6 +119,6 @@ def generated_inputs(catalog: Catalog, definition: Definition) -> tuple[str, ...
 
 
 def loads() -> Iterator[tuple[str, str, str]]:
-    """(operator, layer, load) of every rule, for who reads them."""
+    """(operator, layer, load) of every rule, for readers."""
     for rule in _rules().rule:
         yield rule.operator, rule.layer, rule.load

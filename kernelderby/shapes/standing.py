@@ -1,8 +1,8 @@
-"""The standing set of models' shapes: a few of every operator, chosen by rule and not by hand.
+"""The standing set of models' shapes: a few of every operator, chosen by a rule.
 
-Of all that the committed configurations imply, one after the other the shape whose model, number of GPUs, load and
-layer have been taken least so far; of equal ones the one with the smallest uuid, which is a hash. So nothing is left
-out before others come twice, and nobody has picked what suits a kernel.
+Each step takes, from all shapes that the committed configurations imply, the shape whose model, number of GPUs, load
+and layer have been taken least so far; of equal ones the one with the smallest uuid, which is a hash. So everything
+comes once before anything comes twice, and nobody picks shapes that suit a kernel.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CONFIGS = Path(__file__).parent / "configs"
 
 
 def committed(path: Path) -> Path:
-    """The file that is meant: a path, or the name of a committed configuration. DerbyError where it is neither."""
+    """The file for a path, or for the name of a committed configuration. DerbyError if it is neither."""
     names = {each.stem: each for each in CONFIGS.glob("*.json")}
     if path.exists() or path.suffix or len(path.parts) != 1:
         return path
@@ -41,7 +41,7 @@ class _Standing(Struct, forbid_unknown_fields=True):
 
 
 def standing_shapes(catalog: Catalog) -> list[ModelShape]:
-    """Operator after operator, each in the order in which they were taken."""
+    """The shapes operator by operator, each in the order in which they were taken."""
     plan = read_toml(CONFIGS.parent / "standing.toml", _Standing)
     by_operator: dict[str, dict[str, ModelShape]] = {}
     for name, sharing in plan.tensor_parallel.items():
@@ -79,7 +79,7 @@ def _aspects(shape: ModelShape) -> tuple[object, ...]:
 
 
 def standing_lines(catalog: Catalog) -> dict[str, list[str]]:
-    """Definition -> the lines of its workloads file, without their cost."""
+    """Definition -> the lines of its workloads file, without costs."""
     lines: dict[str, list[str]] = {}
     for shape in standing_shapes(catalog):
         line = shape.line(generated_inputs(catalog, shape.definition))
@@ -88,8 +88,8 @@ def standing_lines(catalog: Catalog) -> dict[str, list[str]]:
 
 
 def write_standing(catalog: Catalog) -> list[Path]:
-    """Puts them behind the lines of other origins; gives back the files that changed. A line that is there already
-    stays as it is, with its cost."""
+    """Writes the lines after those of other origins. Returns the changed files. Existing lines stay as they are, with
+    their cost."""
     changed = []
     for name, lines in standing_lines(catalog).items():
         path = catalog.workloads_path(name)
@@ -110,6 +110,6 @@ def write_standing(catalog: Catalog) -> list[Path]:
 
 
 def _is_ours(data: dict[str, object]) -> bool:
-    """Made by the rules: lines of the same origin that somebody wrote by hand name no configuration."""
+    """Whether the rules made the line. Hand-written lines of the same origin name no configuration."""
     source = data.get("source")
     return isinstance(source, dict) and "config" in source

@@ -1,7 +1,7 @@
-"""How far a ratio of two times would move if the rounds were measured again: bootstrap deviations of its logarithm.
+"""The uncertainty of a ratio of two times: bootstrap deviations of its logarithm, as if the rounds were measured again.
 
-Everything is a deviation from what was measured, so that it can be subtracted between solutions (a ratio), averaged
-over workloads (a geomean) and laid around the measured ratio. docs/scoring.md has the formulas.
+All values are deviations from the measured value. So they can be subtracted between solutions (a ratio), averaged over
+workloads (a geomean) and put around the measured ratio. docs/scoring.md has the formulas.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ Integers = NDArray[np.int64]
 Booleans = NDArray[np.bool_]
 RESAMPLES = 1000
 SEED = 19  # any fixed number: the same rows give the same intervals
-FEWEST_ROUNDS = 3  # with fewer, the spread between rounds says next to nothing
-_LOWER, _UPPER = round(0.025 * RESAMPLES), round(0.975 * RESAMPLES) - 1  # places of the percentiles, in order
+FEWEST_ROUNDS = 3  # with fewer, the spread between rounds says hardly anything
+_LOWER, _UPPER = round(0.025 * RESAMPLES), round(0.975 * RESAMPLES) - 1  # places in sorted values
 CHUNK = 256  # pairs at a time: 2 MB of resamples stay in the cache
 
 
 @dataclass(frozen=True, slots=True)
 class Differences:
-    """Of several pairs of rows. values: float64 [pairs, RESAMPLES], log(resampled ratio) - log(ratio), 0 where nothing
-    is known. freedom: int64 [pairs], degrees of freedom behind them, 0 where nothing is known. paired: bool [pairs].
+    """For several pairs of rows. values: float64 [pairs, RESAMPLES], log(resampled ratio) - log(ratio), 0 if unknown.
+    freedom: int64 [pairs], their degrees of freedom, 0 if unknown. paired: bool [pairs].
     """
 
     values: Floats
@@ -43,8 +43,8 @@ class Differences:
 
 @dataclass(frozen=True, slots=True)
 class Intervals:
-    """Of several ratios, their 95 % interval. freedom and paired as in Differences: without any of the first nothing is
-    known of the interval."""
+    """The 95 % intervals of several ratios. freedom and paired as in Differences; with freedom 0 the interval is
+    unknown."""
 
     values: Floats
     low: Floats
@@ -54,13 +54,13 @@ class Intervals:
 
     @classmethod
     def of(cls, values: Floats, found: Differences) -> Intervals:
-        """The differences' values are used up (see bounds)."""
+        """Overwrites the differences' values (see bounds)."""
         low, high = bounds(found.values)
         wider = widening(found.freedom)
         return cls(values, values * np.exp(wider * low), values * np.exp(wider * high), found.freedom, found.paired)
 
     def ratios(self, which: slice | Integers = slice(None)) -> list[Ratio]:
-        """Of all, or of some of them."""
+        """All ratios, or some of them."""
         rows = zip(
             *(each[which].tolist() for each in (self.values, self.low, self.high, self.freedom, self.paired)),
             strict=True,
@@ -72,25 +72,25 @@ class Intervals:
 
 
 class Scratch(threading.local):
-    """Memory for Resampled, every thread its own. Made once for all workloads: touching new pages takes longer than the
-    arithmetic."""
+    """Memory for Resampled, separate for every thread. Made once for all workloads, since touching new pages takes
+    longer than the arithmetic."""
 
     def __init__(self) -> None:
         self.memory: Floats = np.empty((2, CHUNK, RESAMPLES))
 
 
 class Resampled:
-    """The rows of one workload, whose rounds are drawn anew together. Draws are kept, so a ratio is one subtraction."""
+    """The rows of one workload, whose rounds are resampled together. Draws are kept, so a ratio is one subtraction."""
 
     def __init__(self, rows: Sequence[Measurement], kind: str = "eager", scratch: Scratch | None = None) -> None:
-        """kind: of the times that are compared; all rows have one. scratch: one may serve many."""
+        """kind: the compared kind of time; all rows have it. scratch: may be shared by several objects."""
         self._rows = rows
         self._times = [Samples.of(time.samples_us) for row in rows if (time := row.time(kind))]
         self._scratch = scratch or Scratch()
-        sessions: dict[tuple[object, ...], int] = {}  # rows of two cards never pair, nor one that ran by itself
+        sessions: dict[tuple[object, ...], int] = {}  # no pair across cards, or with a row measured alone
         keys = [(row.session, row.environment.get("gpu_uuid"), row.environment.get("apart")) for row in rows]
         self._sessions = np.array(
-            [  # no session is nobody else's
+            [  # rows without a session pair with nobody
                 -1 - place if key[0] is None else sessions.setdefault(key, len(sessions))
                 for place, key in enumerate(keys)
             ],
@@ -103,14 +103,15 @@ class Resampled:
         self._of_samples: dict[int, Floats] = {}
 
     def differences(self, first: Integers, second: Integers) -> Differences:
-        """Of time of first over time of second, places of rows both, CHUNK of them at most. Nothing is known where a
-        row has fewer than three samples in all. The values hold until the thread's next call."""
+        """The differences for time of first over time of second. first, second: places of rows, at most CHUNK of them.
+        A pair is unknown if a row has fewer than three samples in all. The values are valid until the thread's next
+        call."""
         rounds = np.minimum(self._rounds[first], self._rounds[second])
         paired = (self._sessions[first] == self._sessions[second]) & (rounds >= FEWEST_ROUNDS)
         freedom = np.where(paired, rounds - 1, 0)
         numbers = set(rounds[paired].tolist())
         values, other = self._scratch.memory[:, : len(first)]
-        if len(numbers) == 1 and paired.all():  # as `derby bench` records them
+        if len(numbers) == 1 and paired.all():  # the usual form from `derby bench`
             drawn = self._drawn_rounds(numbers.pop())
             np.subtract(drawn.take(first, 0, values, "clip"), drawn.take(second, 0, other, "clip"), out=values)
             return Differences(values, freedom, paired)
@@ -127,7 +128,8 @@ class Resampled:
         return Differences(values, freedom, paired)
 
     def ratios(self, times: Floats, places: Integers, base: int) -> list[Ratio]:
-        """Of the rows at these places over the one at base, with 95 % intervals. times: of all rows."""
+        """The ratios of the rows at these places to the row at base, with 95 % intervals. times: the times of all
+        rows."""
         found = []
         for start in range(0, len(places), CHUNK):
             which = places[start : start + CHUNK]
@@ -136,13 +138,13 @@ class Resampled:
         return found
 
     def _drawn_rounds(self, rounds: int) -> Floats:
-        """[rows, RESAMPLES]: mean log of the round medians; the rows resample the same rounds together. 0 for a row of
-        fewer rounds."""
+        """[rows, RESAMPLES]: mean log of the round medians. All rows resample the same rounds. 0 for a row with fewer
+        rounds."""
         if rounds not in self._of_rounds:
             nothing = np.zeros(rounds)
             logs = np.array([each[:rounds] if len(each) >= rounds else nothing for each in self._logs])
             counts = np.ascontiguousarray(_counts(self._rows[0].uuid, rounds).T)
-            # No product of BLAS: the same to the last bit, but its threads wait in a loop afterwards.
+            # Not with BLAS: its result is the same to the last bit, but its threads spin afterwards.
             drawn = np.einsum("rk,kd->rd", logs, counts) / rounds - logs.mean(axis=1, keepdims=True)
             # A bootstrap of n values spreads sqrt((n - 1) / n) times too little.
             drawn *= np.sqrt(rounds / (rounds - 1))
@@ -150,7 +152,7 @@ class Resampled:
         return self._of_rounds[rounds]
 
     def _drawn_samples(self, place: int) -> Floats:
-        """[RESAMPLES]: of all samples of one row, drawn independently of other rows."""
+        """[RESAMPLES]: deviations from all samples of one row, drawn independently of other rows."""
         if place not in self._of_samples:
             samples = np.sort(np.array(self._times[place].flat))
             self._of_samples[place] = _median_deviations(self._rows[place], samples)
@@ -158,7 +160,7 @@ class Resampled:
 
 
 def _counts(uuid: str, rounds: int) -> Floats:
-    """[RESAMPLES, rounds]: how often each round is drawn; independent between workloads."""
+    """[RESAMPLES, rounds]: the number of times that each round is drawn; independent between workloads."""
     drawn = _generator(uuid).integers(0, rounds, size=(RESAMPLES, rounds))
     flat = (drawn + rounds * np.arange(RESAMPLES)[:, None]).ravel()
     counts = np.bincount(flat, minlength=RESAMPLES * rounds)
@@ -166,7 +168,7 @@ def _counts(uuid: str, rounds: int) -> Floats:
 
 
 def _log_medians(times: Sequence[Samples]) -> list[Floats]:
-    """For each row [rounds], the logarithm of each round's median. Rows of one shape are worked out together."""
+    """For each row [rounds], the logarithm of each round's median. Rows of one shape are processed together."""
     found: list[Floats] = [np.empty(0)] * len(times)
     alike: dict[tuple[int, ...], list[int]] = {}
     for place, samples in enumerate(times):
@@ -201,15 +203,16 @@ def _median_deviations(row: Measurement, samples: Floats) -> Floats:
 
 
 def bounds(values: Floats) -> tuple[Floats, Floats]:
-    """[pairs]: the 2.5 and 97.5 percentile of each row of [pairs, RESAMPLES], on their own side of 0. The values are
-    sorted in place."""
+    """[pairs]: the 2.5 and 97.5 percentiles of each row of [pairs, RESAMPLES], kept below and above 0. Sorts the values
+    in place."""
     values.sort(axis=1)  # five times as fast as numpy's partition, which has no vector instructions
     return np.minimum(values[:, _LOWER], 0.0), np.maximum(values[:, _UPPER], 0.0)
 
 
 def widening(freedom: Integers) -> Floats:
-    """Percentiles of few rounds are too narrow: widened as Student's interval is against the normal one (Hesterberg,
-    "What Teachers Should Know about the Bootstrap", The American Statistician 69 (2015), expanded percentiles)."""
+    """A factor for percentiles, which are too narrow for few rounds: Student's quantile over the normal one
+    (Hesterberg, "What Teachers Should Know about the Bootstrap", The American Statistician 69 (2015), expanded
+    percentiles)."""
     quantiles = [student.quantile(max(degrees, 1)) for degrees in freedom.tolist()]
     return np.array(quantiles) / student.NORMAL
 

@@ -1,13 +1,13 @@
-"""Whether a candidate takes longer than a base: a verdict with known error rates, from starts of PAIRS processes each.
+"""Whether a candidate takes longer than a base: a verdict with known error rates, from several starts of PAIRS
+processes on each side.
 
-Two processes of one program differ by where their memory lies, which no number of turns within them averages out, and a
-few differ by ten times as much as most. So each start has several fresh processes of both sides. They run in blocks of
-`base candidate base candidate ... candidate base candidate base`: a drift that is linear over a block favours none.
-
-Of a block counts each process's mean log time over its two turns, of a start the median over its blocks, which an
-outlier cannot move. A base and a candidate that started beside each other are a pair, and pairs are compared by the
-signed-rank test: if both sides are the same program, each difference is as often above 0 as below, by as much. Nothing
-else is assumed, and a process far off counts no more than any other.
+Two processes of one program differ by the place of their memory. More turns do not average this out, and a few
+processes differ ten times as much as most. So each start has several fresh processes of both sides. They run in blocks
+of `base candidate base candidate ... candidate base candidate base`, so a drift that is linear over a block favours
+neither. A process's value in a block is its mean log time over its two turns; in a start it is the median over the
+blocks, which one outlier cannot move. A base and a candidate that started beside each other are a pair, and the
+signed-rank test compares the pairs. Its only assumption: if both sides are the same program, the differences are
+symmetric around 0. A process far off counts no more than any other.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from kernelderby.statistics.rank_test import signed_rank_interval
 PAIRS, BLOCKS = 3, 3
 SIDES = ("base", "candidate")
 ROLES = tuple(f"{side} {number}" for number in range(1, PAIRS + 1) for side in SIDES)
-ORDER = ROLES + ROLES[::-1]  # of the turns of a block
+ORDER = ROLES + ROLES[::-1]  # the sides of the turns in a block
 MOST_STARTS = 16
-_LOOKS = (5, 7, 10)  # after so many starts, and after the last one
-FALSE_ALARMS, MISSED = 0.005, 0.05  # one-sided, over all looks and workloads; of a change as large as the smallest
+_LOOKS = (5, 7, 10)  # tests after these numbers of starts, and after the last one
+FALSE_ALARMS, MISSED = 0.005, 0.05  # one-sided, over all tests and workloads; for a change of the smallest counted size
 
 NO_REGRESSION, REGRESSION, CANNOT_TELL = "no regression", "regression", "cannot tell"
 
 
 @dataclass(frozen=True, slots=True)
 class Gated:
-    """change: candidate over base, less 1; low, high: its interval. noise: how far two processes of the base lie apart,
-    their median. detectable: the smallest slowdown that is found in 95 of 100 runs. starts: how many decided."""
+    """change: candidate over base, minus 1; low, high: its interval. noise: median difference of two processes of the
+    base. detectable: the smallest slowdown that 95 of 100 runs find. starts: number of starts until the decision."""
 
     verdict: str
     change: float
@@ -47,7 +47,7 @@ class Gated:
     candidate_us: float
 
 
-Blocks = Sequence[Sequence[float]]  # of a start: the time of each turn of ORDER in us, a block each
+Blocks = Sequence[Sequence[float]]  # one start: blocks, each with the time in us of every turn of ORDER
 
 
 def side_of(role: str) -> str:
@@ -55,7 +55,7 @@ def side_of(role: str) -> str:
 
 
 def logs(blocks: Blocks) -> dict[str, float]:
-    """Of each process: the median over its blocks of the mean log time."""
+    """For each process the median over its blocks of the mean log time."""
     found: dict[str, list[float]] = {role: [] for role in ROLES}
     for turns in blocks:
         sums = dict.fromkeys(ROLES, 0.0)
@@ -67,19 +67,19 @@ def logs(blocks: Blocks) -> dict[str, float]:
 
 
 def differences(blocks: Blocks) -> list[float]:
-    """Log of candidate over base, a pair of processes each."""
+    """The log of candidate over base, for each pair of processes."""
     found = logs(blocks)
     return [found[candidate] - found[base] for base, candidate in zip(ROLES[::2], ROLES[1::2], strict=True)]
 
 
 def looks(most: int) -> list[int]:
-    """After how many starts a run that may take so many looks at them."""
+    """The numbers of starts after which a run with this maximum tests."""
     return [*(each for each in _LOOKS if each < most), most]
 
 
 def gated(starts: Sequence[Blocks], least: float, comparisons: int = 1, most: int = MOST_STARTS) -> Gated:
-    """least: the smallest slowdown that counts, 0.01 of 1 %. comparisons: workloads that are gated together. most:
-    starts that the run may take; all its looks share the false alarms."""
+    """least: the smallest slowdown that counts, 0.01 for 1 %. comparisons: number of workloads that are gated together.
+    most: maximum number of starts; all tests share the false alarms."""
     alpha = FALSE_ALARMS / comparisons / len(looks(most))
     low, middle, high = signed_rank_interval([each for blocks in starts for each in differences(blocks)], alpha)
     threshold = math.log1p(least)
@@ -121,5 +121,5 @@ def _time(starts: Sequence[Blocks], side: str) -> float:
 
 
 def is_decided(found: Gated, most: int = MOST_STARTS) -> bool:
-    """Whether another start is of no use."""
+    """Whether another start cannot change the verdict."""
     return found.starts >= most or (found.starts in looks(most) and found.verdict != CANNOT_TELL)

@@ -1,5 +1,5 @@
-"""Whether times differ beyond chance, by their ranks: Mann-Whitney's test for two sets, Wilcoxon's for pairs. They ask
-nothing of the shape of what they compare."""
+"""Whether times differ beyond chance, by their ranks: Mann-Whitney's test for two sets, Wilcoxon's for pairs. They
+assume no distribution."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from math import erfc, inf, sqrt
 
 import numpy as np
 
-FEWEST = 5  # values on either side; with fewer the approximation is no good, and little could be told anyway
-MOST = 20_000  # values of a side that are looked at, evenly over the profile: more would only cost time
+FEWEST = 5  # values on either side; with fewer the approximation is bad, and the test would find little anyway
+MOST = 20_000  # values of a side that are used, evenly over the profile: more would only cost time
 
 
 def mann_whitney(one: array[int], other: array[int]) -> float | None:
-    """Two-sided p: how often chance alone would make the ranks of the two differ so. None with too few values.
+    """Two-sided p: the probability that chance alone makes the ranks differ this much. None with too few values.
 
     Normal approximation with the correction for ties and for continuity (Hollander and Wolfe, 4.1).
     """
@@ -25,7 +25,7 @@ def mann_whitney(one: array[int], other: array[int]) -> float | None:
     values, inverse, repeats = np.unique(np.concatenate((left, right)), return_inverse=True, return_counts=True)
     if len(values) == 1:
         return 1.0
-    ranks = np.cumsum(repeats) - (repeats - 1) / 2  # of a tie: the middle of its places
+    ranks = np.cumsum(repeats) - (repeats - 1) / 2  # a tie gets the middle of its places
     u = float(ranks[inverse[:count]].sum()) - count * (count + 1) / 2
     total = count + others
     ties = float((repeats.astype(float) ** 3 - repeats).sum())
@@ -41,12 +41,12 @@ def _thinned(values: array[int]) -> np.ndarray:
 
 def signed_rank_interval(differences: Sequence[float], alpha: float) -> tuple[float, float, float]:
     """Low, middle and high of the shift of pairs: Hodges and Lehmann's estimate and Tukey's interval from Wilcoxon's
-    signed-rank test (Hollander and Wolfe, 3.2 and 3.3). alpha: the chance that the shift lies below low; as much that
-    it lies above high. Exact for differences that are symmetric about it; infinite where there are too few of them."""
+    signed-rank test (Hollander and Wolfe, 3.2 and 3.3). alpha: the chance that the shift is below low, and equally that
+    it is above high. Exact for differences that are symmetric around the shift; infinite with too few of them."""
     values = np.asarray(differences)
     first, second = np.triu_indices(len(values))
     averages = np.sort((values[first] + values[second]) / 2)
-    chances = np.zeros(len(averages) + 1)  # of each sum of positive ranks
+    chances = np.zeros(len(averages) + 1)  # the number of ways to each sum of positive ranks
     chances[0] = 1.0
     for rank in range(1, len(values) + 1):
         chances[rank:] = (chances[rank:] + chances[: len(chances) - rank]) / 2
@@ -57,8 +57,8 @@ def signed_rank_interval(differences: Sequence[float], alpha: float) -> tuple[fl
 
 
 def holm(chances: Sequence[float]) -> list[float]:
-    """Each chance corrected for how many there are, so that one of all of them falls below a limit by chance alone as
-    seldom as the limit says (Holm's step-down procedure)."""
+    """Each chance corrected for the number of chances (Holm's step-down procedure). Then the probability that any of
+    them falls below a limit by chance alone is at most the limit."""
     order = sorted(range(len(chances)), key=chances.__getitem__)
     found = [0.0] * len(chances)
     highest = 0.0

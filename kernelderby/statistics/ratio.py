@@ -20,20 +20,20 @@ class Ratio:
 
     @property
     def is_tie(self) -> bool:
-        """The interval holds 1; without an interval, only equal numbers tie."""
+        """Whether the interval contains 1; without an interval, whether the numbers are equal."""
         if self.low is None or self.high is None:
             return self.value == 1.0
         return self.low <= 1.0 <= self.high
 
     @property
     def verdict(self) -> str:
-        """faster, slower or tie: the numerator against the denominator."""
+        """Whether the numerator is faster or slower than the denominator, or a tie."""
         if self.is_tie:
             return "tie"
         return "faster" if self.value < 1.0 else "slower"
 
     def inverse(self) -> Ratio:
-        """The same of the two times the other way round."""
+        """The ratio with numerator and denominator exchanged."""
         if self.low is None or self.high is None:
             return Ratio(1 / self.value)
         return Ratio(1 / self.value, 1 / self.high, 1 / self.low, self.interval)

@@ -12,7 +12,8 @@ _TABLE = (
 
 
 def quantile(freedom: int) -> float:
-    """97.5 % quantile for 1 or more degrees of freedom; beyond the table the first term of Cornish and Fisher."""
+    """The 97.5 % quantile for 1 or more degrees of freedom; beyond the table by the first term of Cornish and
+    Fisher."""
     if freedom <= len(_TABLE):
         return _TABLE[freedom - 1]
     return NORMAL + (NORMAL**3 + NORMAL) / (4 * freedom)
