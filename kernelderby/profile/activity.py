@@ -1,6 +1,6 @@
-"""Busy and idle time of every GPU of a profile with causes, communication beside computing, and the host's lead.
+"""Busy time of every GPU of a profile, idle time with causes, communication beside computing, and the lead of the host.
 
-A gap is a stretch in which nothing ran on the GPU. Why, by the operation that ended it:
+A gap is a stretch in which nothing ran on the GPU. The operation that ended it decides its cause:
   host late         it was launched after the gap had begun, and no call had waited for the GPU in between
   synchronisation   as before, but a call of that process was waiting for the GPU when the gap began, or after
   communication     it had been launched, and it or what ran before the gap moves data between GPUs
@@ -31,9 +31,9 @@ CAUSES = ("host late", "synchronisation", "communication", "dependency", "unknow
 
 @dataclass(frozen=True, slots=True)
 class GpuActivity:
-    """One GPU of one profile. *_ns of communication and computing: unions over streams; overlap_ns: both at once.
-    launch: from the call's start to the operation's, of those whose call is known. queue: operations launched and not
-    yet started, at each launch. Percentiles are None where no launch is known."""
+    """One GPU of one profile. *_ns of communication and computing are unions over streams; overlap_ns: both at once.
+    launch: time from the call's start to the operation's start, for operations with a known call. queue: at each
+    launch, the number of operations launched but not yet started. Percentiles are None without a known launch."""
 
     label: str
     process: int
@@ -53,13 +53,13 @@ class GpuActivity:
 
     @property
     def exposed_ns(self) -> int:
-        """Communication beside which nothing was computed."""
+        """Time of communication without computing beside it."""
         return self.communication_ns - self.overlap_ns
 
 
 @dataclass(frozen=True, slots=True)
 class RangeActivity:
-    """All ranges of one name: their time on the host, and what was launched in them (in a range inside one too)."""
+    """All ranges of one name: their time on the host, and the operations launched in them or in ranges inside them."""
 
     name: str
     instances: int
@@ -70,8 +70,8 @@ class RangeActivity:
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """gpus: by process and number. ranges, api, shapes: the largest first; empty where the profile has none.
-    critical: what lies on the critical path, where several streams had work. memory: the allocator's."""
+    """gpus: by process and number. ranges, api, shapes: the largest first; empty if the profile has none. critical: the
+    operations on the critical path, if several streams had work. memory: the allocator's memory."""
 
     path: Path
     form: str
@@ -131,7 +131,7 @@ def _ranges(profile: Profile, inside: dict[str, list[int]]) -> tuple[RangeActivi
 
 
 class _Waits:
-    """The host's calls that wait, for each process by itself."""
+    """The host's waiting calls, process by process."""
 
     def __init__(self, waits: list[tuple[int, int, int]]) -> None:
         self.ends: dict[int, list[int]] = defaultdict(list)
@@ -139,7 +139,8 @@ class _Waits:
             self.ends[process].append(end)
 
     def between(self, process: int, first: int, last: int) -> bool:
-        """Whether one ended from `first` to `last`: so it was waiting when the gap began, or began in it."""
+        """Whether a call ended between `first` and `last`: then it was waiting when the gap began, or began in the
+        gap."""
         ends = self.ends.get(process, [])
         place = bisect_left(ends, first)
         return place < len(ends) and ends[place] <= last
@@ -152,7 +153,7 @@ class _Gpu:
     first: int | None = None
     end: int = 0
     busy: int = 0
-    before: bool = False  # whether what ended last communicates
+    before: bool = False  # whether the operation that ended last communicates
     idle: dict[str, int] = field(default_factory=lambda: dict.fromkeys(CAUSES, 0))
     gaps: dict[str, int] = field(default_factory=lambda: dict.fromkeys(CAUSES, 0))
     communication: array[int] = field(default_factory=lambda: array("q"))  # start, end, start, end ...
@@ -205,8 +206,8 @@ class _Gpu:
         )
 
     def _launched(self) -> tuple[float | None, float | None, float | None, int | None]:
-        """Median and 95th percentile from launch to start; median and most of what had been launched before each
-        launch and not started."""
+        """Median and 95th percentile of the time from launch to start; median and maximum of the operations launched
+        but not started at each launch."""
         if not self.launches:
             return None, None, None, None
         launches, starts = np.frombuffer(self.launches, np.int64), np.frombuffer(self.starts, np.int64)
@@ -237,6 +238,6 @@ def moves_data(span: Span) -> bool:
 
 
 def _union(times: array[int]) -> np.ndarray:
-    """[n, 2] of disjoint stretches, of start, end, start, end ..."""
+    """Disjoint stretches [n, 2], from start, end, start, end ..."""
     pairs = np.frombuffer(times, np.int64).reshape(-1, 2)
     return stretches.union(pairs[:, 0], pairs[:, 1])

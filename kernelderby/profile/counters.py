@@ -30,7 +30,7 @@ METRICS = {
     "registers": "launch__registers_per_thread",
     "shared_bytes": "launch__shared_mem_per_block",
 }
-# Other names of the same: what other sets of metrics count, then what `ncu --csv` calls it on its page of details.
+# Other names of the same metric: in other sets of metrics, then on the details page of `ncu --csv`.
 _ALSO = {
     "duration_ns": ("gpu__time_duration.avg", "Duration"),
     "issue_percent": ("sm__inst_issued.avg.pct_of_peak_sustained_active", "Issue Slots Busy"),
@@ -59,23 +59,23 @@ _STALL = re.compile(
     r"^smsp__average_warps?_(?:latency_)?issue_stalled_(?P<reason>\w+?)(?:_per_issue_active)?\.(?:ratio|pct)$"
     r"|^(?:Warp )?Stall (?P<title>[A-Z][\w /-]*)$"
 )
-_FLOPS = {  # instructions of a thread that are floating-point operations, and how many each is
+_FLOPS = {  # floating-point instructions of a thread -> floating-point operations of one instruction
     f"smsp__sass_thread_inst_executed_op_{type_}{operation}_pred_on.sum": count
     for type_ in "dfh"
     for operation, count in (("add", 1), ("mul", 1), ("fma", 2))
 }
-_BUSY = 60.0  # percent, as ncu's own rules: below it in computing and memory alike a kernel waits
+_BUSY = 60.0  # percent, as in ncu's own rules: a kernel below it in both computing and memory waits
 
 
 @dataclass(frozen=True, slots=True)
 class KernelCounters:
-    """One kernel with one grid: medians over its launches. percent: of the GPU's peak while the kernel ran; None where
-    the file lacks the metric.
+    """One kernel with one grid: medians over its launches. percent: percent of the GPU's peak while the kernel ran;
+    None if the file lacks the metric.
 
     tensor: cycles of the tensor cores; special: instructions of the special function unit; issue: slots that issued;
-    shared: reads of shared memory and L1; warps: resident, of the most that a multiprocessor holds. compute, memory:
-    the speed of light of ncu's first section; l1: of L1 and texture. stalls: cycles that a warp waits per instruction
-    it issues, by reason, most first. flops: of the instructions that ncu counts, without tensor cores.
+    shared: reads of shared memory and L1; warps: resident warps, of a multiprocessor's maximum. compute, memory: the
+    speed of light of ncu's first section; l1: of L1 and texture. stalls: cycles that a warp waits per issued
+    instruction, by reason, largest first. flops: floating-point operations by ncu's counts, without tensor cores.
     """
 
     kernel: str
@@ -103,7 +103,7 @@ class KernelCounters:
 
     @property
     def bound(self) -> str:
-        """compute, memory or latency (neither is busy), by the speed of light; "" where it was not counted."""
+        """compute, memory or latency (neither is busy), by the speed of light; "" if it was not counted."""
         if self.compute_percent is None or self.memory_percent is None:
             return ""
         if max(self.compute_percent, self.memory_percent) < _BUSY:
@@ -112,12 +112,12 @@ class KernelCounters:
 
     @property
     def flops_a_byte(self) -> float | None:
-        """Of DRAM's bytes: the place on a roofline's axis."""
+        """Flops per byte of DRAM traffic: the place on the axis of a roofline."""
         moved = (self.read_bytes or 0) + (self.written_bytes or 0)
         return self.flops / moved if self.flops and moved else None
 
 
-FULL = 60.0  # percent of its peak from which on a unit counts as what bounds a kernel, as in ncu's own rules
+FULL = 60.0  # percent of its peak above which a unit counts as the bound of a kernel, as in ncu's own rules
 UNITS = {
     "tensor cores": "tensor_percent",
     "special functions": "special_percent",
@@ -129,7 +129,7 @@ UNITS = {
 
 
 def bounding_unit(rows: Sequence[KernelCounters]) -> tuple[str, float] | None:
-    """The unit that is busiest over the kernels' time, and its percent of peak; None without counts."""
+    """The busiest unit, weighted by the kernels' time, and its percent of peak; None without counts."""
     found = {}
     for unit, field in UNITS.items():
         known = [(row.duration_ns or 1.0, value) for row in rows if (value := getattr(row, field)) is not None]
@@ -140,9 +140,9 @@ def bounding_unit(rows: Sequence[KernelCounters]) -> tuple[str, float] | None:
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """path: of the CSV. gpu: its name, None where the file has none. invocations: calls that the ranges mark, 0: none
-    do. rows: kernels inside of them (of a file without any: all), in the order in which they ran first. outside:
-    launches that no invocation holds. unread: metrics of the file that stand in no table."""
+    """path: the CSV. gpu: its name, None if the file lacks it. invocations: number of calls that ranges mark; 0 without
+    such ranges. rows: kernels inside invocations (all kernels without invocations), in order of their first launch.
+    outside: number of launches outside invocations. unread: metrics of the file that no table shows."""
 
     path: Path
     gpu: str | None
@@ -153,7 +153,7 @@ class Counters:
 
 
 def read_counters(path: Path) -> Counters:
-    """DerbyError for a file that is no such CSV, that has no kernel, or none of the metrics that are read."""
+    """DerbyError if the file is not such a CSV, has no kernel, or has none of the known metrics."""
     launches = read_launches(path)
     marks = [_INVOCATION.search(launch.ranges) for launch in launches]
     inside = [launch for launch, mark in zip(launches, marks, strict=True) if mark or not any(marks)]
@@ -210,7 +210,7 @@ def _stalls(group: Sequence[CountedLaunch]) -> tuple[tuple[str, float], ...]:
 
 
 def _median(group: Sequence[CountedLaunch], *names: str) -> float | None:
-    """Over the launches, of the first of these metrics that they have."""
+    """The median over the launches of the first of these metrics that they have."""
     for name in names:
         values = [launch.metrics[name] for launch in group if name in launch.metrics]
         if values:

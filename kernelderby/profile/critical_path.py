@@ -1,8 +1,8 @@
-"""Which operations a GPU's time depends on: the chain from the last one back to the first, across streams.
+"""The operations that determine a GPU's time: the chain from the last one back to the first, across streams.
 
-An operation follows the one before it on its stream, if that ended just before; else the one of another stream that
-did; else nothing, and the time between is a gap. What runs beside the chain is hidden: faster, it would save nothing.
-Dependencies themselves are in no profile, so the chain is the likeliest one.
+The predecessor of an operation is the one before it on its stream if that ended just before; otherwise an operation of
+another stream that did; otherwise there is none, and the time between is a gap. Work beside the chain is hidden: making
+it faster saves nothing. Profiles hold no dependencies, so the chain is a guess.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kernelderby.profile.timeline import LATE_NS, gpu_label
 
 @dataclass(frozen=True, slots=True)
 class PathRow:
-    """All operations of one name on one GPU. path_ns: of their time what lies on the chain, overlap counted once."""
+    """All operations of one name on one GPU. path_ns: the part of their time on the chain, overlap counted once."""
 
     gpu: str
     name: str
@@ -34,7 +34,8 @@ class PathRow:
 
 
 def critical_path(profile: Profile) -> tuple[PathRow, ...]:
-    """Of each GPU of which several streams had work, the longest on the path first; empty where none is so."""
+    """The rows of each GPU on which several streams had work, the longest on the path first; empty without such a
+    GPU."""
     numbers: dict[str, int] = {}
     works: dict[str, tuple[tuple[int, int], list[array[int]]]] = {}
     for span in profile.spans():
@@ -66,7 +67,7 @@ def critical_path(profile: Profile) -> tuple[PathRow, ...]:
 
 
 def _on_path(start: np.ndarray, end: np.ndarray, stream: np.ndarray) -> np.ndarray:
-    """Of each operation, in order of start, the ns of it that lie on the chain."""
+    """For each operation, in order of start, its ns on the chain."""
     by_end = np.argsort(end, kind="stable")
     ends = end[by_end]
     before = np.full(len(start), -1, np.int64)
@@ -86,7 +87,7 @@ def _on_path(start: np.ndarray, end: np.ndarray, stream: np.ndarray) -> np.ndarr
         else:
             place = int(np.searchsorted(ends, begins, side="right")) - 1
             following = int(by_end[place]) if place >= 0 else own
-        if following >= at:  # never later than itself
+        if following >= at:  # never an operation after itself
             following = own
         until = min(begins, int(end[following])) if following >= 0 else 0
         at = following

@@ -15,14 +15,15 @@ from kernelderby.profile.operators import Issued
 from kernelderby.profile.spans import KernelSum, Launched, Profile, RangeInstance, Span, sum_spans
 
 _TIME = re.compile(r"\s*(?P<number>\d+(?:\.\d+)?|\.\d+)\s*(?P<unit>ns|us|ms|s)?\s*")
-_OPEN = 1 << 62  # ns; the end of a window that has none
+_OPEN = 1 << 62  # ns; the end of an open window
 _UNITS = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9}
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """window: ns from the profile's first GPU operation, half open; an operation belongs to it when it starts in it.
-    range: expression of NVTX ranges around the launch. repetitions: of those ranges, the first is 1; both inclusive."""
+    """window: ns from the profile's first GPU operation, half open; an operation belongs to it if it starts in it.
+    range: regular expression of NVTX ranges around the launch. repetitions: first and last repetition of those ranges,
+    counted from 1, both inclusive."""
 
     window: tuple[int, int] | None = None
     range: re.Pattern[str] | None = None
@@ -58,7 +59,8 @@ def make_selection(
     stream: int | None = None,
     repetition: str | None = None,
 ) -> Selection:
-    """From words: "1.5s:2s", "3" or "3-7". DerbyError: a word is wrong, or a repetition without ranges."""
+    """The selection of words such as "1.5s:2s", "3" or "3-7". DerbyError: a word is wrong, or a repetition has no
+    range."""
     if repetition is not None and within is None:
         raise DerbyError("--repetition: of which ranges? add --range REGEX")
     if within == "":
@@ -104,8 +106,8 @@ _OF_THE_WHOLE = ("api_sums", "captured_graphs", "gpu_of", "memory", "range_insta
 
 
 class SelectedProfile(Profile):
-    """The operations of another profile that a selection takes. Calls on the host have no place in it: api_sums() is
-    of the whole profile, and `warnings` says so."""
+    """The operations of another profile that a selection takes. Calls on the host cannot be selected: api_sums() covers
+    the whole profile, and `warnings` says so."""
 
     has_events = True
 
@@ -116,7 +118,7 @@ class SelectedProfile(Profile):
                 "events (nsys SQLite, torch.profiler), or leave the choice out"
             )
         super().__init__(profile.path, f"{profile.form}, {selection}" if str(selection) else profile.form, profile.gpu)
-        self.warnings = profile.warnings  # its own list: reading adds to it
+        self.warnings = profile.warnings  # a separate list, since reading adds to it
         self.compute_capability = profile.compute_capability
         self.whole_graphs = profile.whole_graphs
         self.profile, self.selection, self.whole = profile, selection, profile
@@ -199,7 +201,7 @@ class SelectedProfile(Profile):
 
 
 def selected(profile: Profile, selection: Selection | None) -> Profile:
-    """Only what the selection takes; the profile itself where that is all."""
+    """The selected part of the profile; the profile itself if the selection takes everything."""
     return profile if selection is None or selection.is_all else SelectedProfile(profile, selection)
 
 
@@ -230,7 +232,7 @@ class StepsOfKind(SelectedProfile):
 
 
 class _Repetitions:
-    """Which repetition of the ranges an operation was launched in, for each process by itself, 0 outside of all."""
+    """The number of the range repetition in which an operation was launched, per process; 0 outside all of them."""
 
     def __init__(self, instances: list[RangeInstance]) -> None:
         self.starts: dict[int, list[int]] = defaultdict(list)

@@ -25,7 +25,8 @@ def is_profile(path: Path) -> bool:
 
 
 def solution_of(catalog: Catalog, path: Path) -> str | None:
-    """The solution whose name or alias the file's begins with (the longest), as `derby profile run` writes them."""
+    """The solution whose name or alias begins the file's name (the longest match), as `derby profile run` names
+    files."""
     stem = path.name.partition(".")[0]
     known = {**catalog.aliases, **catalog.solutions}
     names = [name for name, each in known.items() if each.stages and f"{stem}_".startswith(f"{name}_")]
@@ -33,6 +34,6 @@ def solution_of(catalog: Catalog, path: Path) -> str | None:
 
 
 def title_of(path: Path, solution: str) -> str:
-    """The axes in the name that `derby profile run` gives ("seq_len901"), else what follows the solution's name."""
+    """The axes in a name from `derby profile run` ("seq_len901"), otherwise the text after the solution's name."""
     rest = path.name.partition(".")[0].removeprefix(solution).lstrip("_")
     return re.sub(r"_[0-9a-f]{8}$", "", rest) or path.name

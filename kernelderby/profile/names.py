@@ -11,7 +11,7 @@ import re
 from kernelderby.errors import DerbyError
 from kernelderby.store.demangle import outline
 
-SHORT = 64  # characters of a short name: half of a page, the columns beside it need the rest
+SHORT = 64  # characters of a short name: half of a page, the other columns need the rest
 
 _CAST = re.compile(r"\((?:un)?(?:signed )?(?:bool|char|short|int|long|long long)\)(?=-?\d)")
 _SUFFIX = re.compile(r"(?<![\w.])(\d+)[uUlL]{1,3}\b")
@@ -21,7 +21,7 @@ _RETURN = re.compile(r"^(?:std::enable_if<.*?>::type|void)\s+(?=[\w:])")
 _CLONE = re.compile(r"\s*\[clone [^\]]*\]|\.kd$")
 
 
-LONGEST = 20_000  # letters of a name that are looked at: CUTLASS's longest have 10,000, and each costs time
+LONGEST = 20_000  # letters of a name that are read: CUTLASS's longest have 10,000, and each costs time
 
 
 def normal_form(name: str) -> str:
@@ -42,7 +42,7 @@ def normal_form(name: str) -> str:
 def split(text: str) -> tuple[str, str, str]:
     """(qualified name, template arguments, the rest) of a normal form: "a::f<int>(T1)" -> ("a::f", "int", "(T1)").
 
-    A name that was cut off (some tables do) keeps what is there as arguments.
+    If a table has cut the name off, the remaining text counts as arguments.
     """
     for place, character in enumerate(text):
         if character == "<" and place:
@@ -69,7 +69,8 @@ def arguments(text: str) -> list[str]:
 
 
 def _closing(text: str, start: int) -> int:
-    """Index of the > of the < at start; the text's end when it was cut off. Brackets and parentheses hide theirs."""
+    """Index of the > that closes the < at start; the text's end if it was cut off. Signs inside brackets and
+    parentheses do not count."""
     stack = []
     pairs = {">": "<", ")": "(", "]": "["}
     for place in range(start, len(text)):
@@ -98,7 +99,7 @@ _TYPES = {
     "float_e2m1_t": "e2m1",
     "__nv_fp4_e2m1": "e2m1",
 }
-# Wrappers whose only content is their first template argument.
+# Wrappers that only call their first template argument.
 _WRAPPERS = {
     "Kernel",
     "Kernel2",
@@ -111,7 +112,7 @@ _WRAPPERS = {
     "gpu_kernel_impl_nocast",
     "gpu_index_kernel",
 }
-# Arguments that say how a kernel walks memory, not what it does.
+# Arguments about a kernel's memory access, not about its work.
 _MECHANICS = re.compile(
     r"^(?:const )?(?:std::array|array|Array|TrivialOffsetCalculator|OffsetCalculator|LoadWithCast|"
     r"StoreWithCast|LoadWithoutCast|StoreWithoutCast|integral_constant|C|tuple|Layout|identity|"
@@ -122,7 +123,7 @@ _LONE_TYPE = re.compile(r"^(?:int|long|unsigned char|signed char|unsigned int|un
 _CALL = re.compile(r"\boperator ?\(\) ?\(\)[^:]*")
 
 
-# What torch.autograd.profiler.emit_nvtx writes behind the name of every operator: each instance has its own.
+# The text that torch.autograd.profiler.emit_nvtx appends to every operator's name; it differs for each instance.
 _NUMBERS = re.compile(r"(?:, (?:seq|op_id|sizes) = [^,]*)+$")
 
 
@@ -132,12 +133,12 @@ def unnumbered(range_name: str) -> str:
 
 
 def fits(pattern: re.Pattern[str], range_name: str) -> bool:
-    """Whether a range is meant, by its own name or by the one that tables show."""
+    """Whether the expression matches a range, by its own name or by the name in tables."""
     return bool(pattern.search(range_name) or (", " in range_name and pattern.search(unnumbered(range_name))))
 
 
 def expression(option: str, text: str) -> re.Pattern[str]:
-    """DerbyError, which names the option, for what is no regular expression."""
+    """The compiled regular expression. DerbyError, which names the option, if it is invalid."""
     try:
         return re.compile(text)
     except re.error as error:
@@ -147,7 +148,7 @@ def expression(option: str, text: str) -> re.Pattern[str]:
 def short_name(name: str) -> str:
     """The name for a table: base name, and of the template arguments only functors, element types and policies.
 
-    Different kernels may get one short name; the caller tells them apart.
+    Different kernels may get the same short name; the caller must tell them apart.
     """
     text = _short(normal_form(name), depth=2, top=True)
     return text if len(text) <= SHORT else text[: SHORT - 1] + "…"
@@ -175,7 +176,7 @@ def _short(text: str, depth: int, top: bool = False) -> str:
 
 
 def _base(qualified: str, top: bool) -> str:
-    """The last part; with the one before when the last says little alone (dispatch, kernel, Marlin)."""
+    """The last part of the name. If it says little (dispatch, kernel, Marlin), with the part before."""
     parts = [part for part in qualified.split("::") if part and not part.startswith("CUB_")]
     if not parts:
         return qualified

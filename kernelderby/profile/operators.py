@@ -17,7 +17,7 @@ from typing import Any
 
 OPERATORS = {"cpu_op", "operator"}  # the second: torch before 1.11
 ARGUMENTS = {"External id", "external id", "Input Dims", "Input dims", "Input type", "Concrete Inputs", "kernel"}
-# flashinfer-bench's names for torch's, by what follows "c10::"
+# torch's name after "c10::" -> flashinfer-bench's name
 TYPES = {
     "c10::BFloat16": "bfloat16",
     "c10::Half": "float16",
@@ -41,14 +41,14 @@ TYPES = {
 _RANGE = re.compile(
     r"^(?P<name>[^,]{1,200}?)(?:, (?:seq|op_id) = -?\d+)*, sizes = (?P<sizes>\[.*?\])(?:, input_op_ids = .*)?$"
 )
-_LARGEST = 1 << 48  # no tensor has more of anything
+_LARGEST = 1 << 48  # no tensor has a larger size
 _LONGEST = 4000  # characters of a range's name: longer ones are not torch's
 
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """dims: None where it is no tensor. type: flashinfer-bench's name, "" where the profile does not tell it. value: a
-    number or list as text, "" where it has none. parts: sizes of each tensor of a list of tensors."""
+    """dims: None if it is not a tensor. type: flashinfer-bench's name, "" if unknown. value: a number or list as text,
+    "" without one. parts: the sizes of each tensor in a list of tensors."""
 
     dims: tuple[int, ...] | None
     type: str = ""
@@ -72,8 +72,8 @@ class OperatorCall:
 
 @dataclass(frozen=True, slots=True)
 class Issued:
-    """Where GPU work comes from. chain: the operators open at its launch, outermost first. graph: which launch of a
-    CUDA graph it belongs to, None for work that was launched by itself. grid: of a kernel, where the trace has it."""
+    """The origin of GPU work. chain: the operators open at its launch, outermost first. graph: the launch of the CUDA
+    graph that contains it, None outside graphs. grid: a kernel's grid, if the trace has it."""
 
     chain: tuple[OperatorCall, ...] = ()
     graph: int | None = None
@@ -82,7 +82,7 @@ class Issued:
 
 @dataclass(frozen=True, slots=True)
 class CapturedLaunch:
-    """A launch that was captured into a CUDA graph. kernel, grid: where the trace tells them (ROCm's do)."""
+    """A launch captured into a CUDA graph. kernel, grid: only in traces that have them (ROCm's)."""
 
     chain: tuple[OperatorCall, ...]
     kernel: str | None = None
@@ -91,14 +91,14 @@ class CapturedLaunch:
 
 @dataclass(frozen=True, slots=True)
 class CapturedGraph:
-    """Between the begin and the end of a stream's capture. ranges: the annotations around it, outermost first."""
+    """The launches between begin and end of a stream's capture. ranges: the annotations around it, outermost first."""
 
     launches: tuple[CapturedLaunch, ...]
     ranges: tuple[str, ...] = ()
 
 
 class OperatorStacks:
-    """Which calls are open at a time on a thread. take() each call, then ask chain()."""
+    """The calls that are open at a time on a thread. First take() every call, then use chain()."""
 
     def __init__(self) -> None:
         self._calls: dict[Any, list[OperatorCall]] = defaultdict(list)
@@ -106,7 +106,7 @@ class OperatorStacks:
         self._sorted: dict[Any, tuple[list[OperatorCall], list[int], list[int]]] = {}
 
     def take(self, place: Any, call: OperatorCall, identity: object = None) -> None:
-        """place: process and thread. identity: what the GPU's events call it (Kineto's External id)."""
+        """place: process and thread. identity: its id in the GPU's events (Kineto's External id)."""
         self._calls[place].append(call)
         if identity is not None:
             self._of_id.setdefault(identity, (place, call))
@@ -148,14 +148,14 @@ class OperatorStacks:
 
 
 class RangeCalls:
-    """The calls that ranges tell, from launch to launch: launches that follow one another in ranges of the same names
-    are of one call."""
+    """Finds the calls that ranges describe, launch by launch. Consecutive launches in ranges of the same names belong
+    to one call."""
 
     def __init__(self) -> None:
         self._before: dict[Any, list[tuple[str, OperatorCall | None]]] = {}
 
     def chain(self, place: Any, ranges: Iterable[str]) -> tuple[OperatorCall, ...]:
-        """place: what launches follow one another in, a process or a thread."""
+        """place: the process or thread whose launches are consecutive."""
         path, last = list[tuple[str, OperatorCall | None]](), self._before.get(place, [])
         for depth, name in enumerate(ranges):
             is_same = depth < len(last) and len(path) == depth and last[depth][0] == name
@@ -166,7 +166,7 @@ class RangeCalls:
 
 
 def operands_of(arguments: Mapping[str, Any]) -> tuple[Operand, ...]:
-    """From the arguments of a cpu_op; () where it was recorded without shapes."""
+    """The operands in the arguments of a cpu_op; () if it was recorded without shapes."""
     dims = arguments.get("Input Dims", arguments.get("Input dims"))
     types, values = arguments.get("Input type"), arguments.get("Concrete Inputs")
     columns = [each if isinstance(each, list) else [] for each in (dims, types, values)]
@@ -181,15 +181,15 @@ def operands_of(arguments: Mapping[str, Any]) -> tuple[Operand, ...]:
 
 
 def _parts(sizes: object) -> tuple[tuple[int, ...], ...]:
-    """Of a list of tensors, as torch.cat takes one; () for anything else."""
+    """The sizes of the tensors in a list, as torch.cat takes; () for anything else."""
     parts = [_whole(each) for each in sizes] if isinstance(sizes, list) else []
     whole = tuple(each for each in parts if each is not None)
     return whole if len(whole) == len(parts) else ()
 
 
 def call_of_range(text: str) -> OperatorCall | None:
-    """The operator that an NVTX range's name tells with its sizes; None for any other name. A module with a weight, as
-    vLLM and SGLang mark them layer by layer, is module::linear, module::block_scaled_linear or module::norm."""
+    """The operator and its sizes in an NVTX range's name; None for any other name. vLLM and SGLang mark modules layer
+    by layer; one with a weight is module::linear, module::block_scaled_linear or module::norm."""
     if len(text) > _LONGEST:
         return None
     if text.startswith("{'Module': "):
@@ -223,7 +223,7 @@ def _sizes(value: object) -> tuple[int, ...] | None:
 
 
 def _whole(sizes: object) -> tuple[int, ...] | None:
-    """None for what is no list of sizes, such as a list of tensors."""
+    """The sizes as a tuple; None if the argument is not a list of sizes, such as a list of tensors."""
     if not isinstance(sizes, list) or not all(type(each) is int and 0 <= each < _LARGEST for each in sizes):
         return None
     return tuple(sizes)

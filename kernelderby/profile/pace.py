@@ -1,4 +1,4 @@
-"""How the repetitions of a range follow one another: each one's time on GPU and host, and those that fall out."""
+"""The repetitions of a range: the time of each on GPU and host, and the outliers."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ from kernelderby.errors import DerbyError
 from kernelderby.profile.names import expression
 from kernelderby.profile.spans import Profile, RangeInstance, outermost
 
-# Out of line: further from the median than FAR deviations (the median's own, 1.4826 MAD) and than a tenth of it.
+# An outlier differs from the median by more than FAR deviations (1.4826 times the median absolute deviation) and by
+# more than a tenth.
 FAR, AT_LEAST = 3.0, 0.10
 
 
 @dataclass(frozen=True, slots=True)
 class Repetition:
-    """number: from 1. host_ns: of the range. span_ns: first start to last end of what was launched in it, busy_ns: the
-    part in which something ran; None where nothing was. period_ns: from its start to the next one's. far: how many
-    deviations span_ns (host_ns where there is none) lies from the median, where it falls out; else None."""
+    """number: from 1. host_ns: duration of the range. span_ns: from the first start to the last end of the operations
+    launched in it; busy_ns: the part in which something ran; None if nothing was launched. period_ns: from its start to
+    the start of the next one. far: for an outlier, the deviations of span_ns (or host_ns without it) from the median;
+    else None."""
 
     process: int
     number: int
@@ -40,7 +42,7 @@ class Repetition:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """repetitions: by process and time; start_ns from the first one's."""
+    """repetitions: by process and time; start_ns counts from the first one."""
 
     path: Path
     gpu: str | None
@@ -70,10 +72,10 @@ class _Running:
 
 
 def pace_of(profile: Profile, within: str) -> Pace:
-    """within: expression of the ranges' names. DerbyError: none fits, or the profile has sums only."""
+    """within: regular expression of the ranges' names. DerbyError: none matches, or the profile has sums only."""
     pattern = expression("--within", within)
     if not profile.has_events:
-        profile.spans()  # says what is missing
+        profile.spans()  # raises the error that says what is missing
     found = outermost(profile.range_instances(pattern), lambda each: each)
     if not found:
         raise DerbyError(f"{profile.no_range(within)}; name one with --within REGEX")

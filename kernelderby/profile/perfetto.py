@@ -10,14 +10,14 @@ from kernelderby.profile.names import short_name
 from kernelderby.profile.spans import Profile, Span, SpanKind
 from kernelderby.profile.steps.find import steps_of
 
-# Thread numbers, so that tracks lie in this order.
+# Thread numbers, which put the tracks in this order.
 _STEPS, _STREAMS, _ROLES, _LIBRARIES = 1, 1_000, 1_000_000, 2_000_000
 
 
 def trace_events(profile: Profile) -> Iterator[dict[str, Any]]:
     """Times in us from the first operation. DerbyError for a profile that has sums only.
 
-    An operation stands on its stream, and once more on the tracks of its role and its library.
+    An operation appears on its stream, and again on the tracks of its role and its library.
     """
     tracks = _Tracks()
     origin: int | None = None
@@ -56,7 +56,7 @@ def _event(name: str, start: int, length: int, gpu: int, thread: int, args: dict
 
 
 class _Tracks:
-    """Numbers of GPUs and their tracks, and the events that name those that are new."""
+    """Assigns numbers to GPUs and tracks, and makes the events that name new ones."""
 
     def __init__(self) -> None:
         self.keys: dict[str, int] = {}

@@ -1,7 +1,7 @@
-"""The data of every profile source: spans of GPU work in order, or only their sums.
+"""The data that every profile source gives: spans of GPU work in order, or only their sums.
 
-An export with events (nsys SQLite, Kineto) can be walked span by span and is never loaded whole; a summary (nsys stats,
-a copied table) has one row a kernel name. Verbs that need order say so when only sums are there.
+An export with events (nsys SQLite, Kineto) can be walked span by span. A summary (nsys stats, a copied table) has one
+row per kernel name. Verbs that need an order give an error for a profile with sums only.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ class SpanKind(StrEnum):
     MEMSET = "memset"
 
 
-@dataclass(slots=True)  # not frozen: that makes two million of them cost three seconds more
+@dataclass(slots=True)  # not frozen: a frozen one costs three seconds more for two million spans
 class Span:
-    """One kernel, copy or memset on a GPU, which nobody changes. Times in ns on the profile's clock.
+    """One kernel, copy or memset on a GPU. Treat it as immutable. Times in ns on the profile's clock.
 
-    name: demangled kernel name; of copies and memsets nsys's bracketed operation, "[CUDA memcpy Host-to-Device]".
-    ranges: NVTX ranges that were open on the launching thread at launch, outermost first; empty when none is known.
+    name: demangled kernel name; for copies and memsets nsys's bracketed operation, "[CUDA memcpy Host-to-Device]".
+    ranges: NVTX ranges open on the launching thread at launch, outermost first; empty if none is known.
     """
 
     kind: SpanKind
@@ -47,7 +47,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class KernelSum:
-    """All spans of one name. Statistics that a source does not give are None; bytes only for copies and memsets."""
+    """All spans of one name. Statistics that a source lacks are None. Only copies and memsets have bytes."""
 
     kind: SpanKind
     name: str
@@ -87,7 +87,7 @@ T = TypeVar("T")
 
 
 def outermost(found: Iterable[T], range_of: Callable[[T], RangeInstance]) -> list[T]:
-    """By process and time, without those whose range lies in another one's."""
+    """The items by process and time, without those whose range lies inside the range of another."""
     kept: list[T] = []
     ends: dict[int, int] = {}
     ordered = sorted(found, key=lambda one: (range_of(one).process, range_of(one).start_ns, -range_of(one).end_ns))
@@ -101,8 +101,8 @@ def outermost(found: Iterable[T], range_of: Callable[[T], RangeInstance]) -> lis
 
 @dataclass(frozen=True, slots=True)
 class LaunchShape:
-    """All launches of one kernel name with one configuration. shared_bytes: static and dynamic together; None: not in
-    the profile."""
+    """All launches of one kernel name with one configuration. shared_bytes: static and dynamic together; None if the
+    profile lacks it."""
 
     name: str
     grid: tuple[int, int, int]
@@ -115,8 +115,8 @@ class LaunchShape:
 
 @dataclass(frozen=True, slots=True)
 class MemoryUse:
-    """What the framework's allocator held of one GPU's memory, in bytes: at most, when, and at the end. reserved: with
-    what it keeps for later; None where the profile does not have it."""
+    """The memory of one GPU held by the framework's allocator, in bytes: the maximum, its moment, and the end.
+    reserved: including memory kept for later; None if the profile lacks it."""
 
     process: int
     device: int
@@ -126,7 +126,7 @@ class MemoryUse:
     reserved_bytes: int | None = None
 
 
-# A span, and the start and end of the call that launched it; None where the profile does not have it.
+# A span, and the start and end of the call that launched it; None if the profile lacks the call.
 Launched = tuple[Span, int | None, int | None]
 
 
@@ -135,16 +135,15 @@ _VERSION = re.compile(r"(?:_v\d+|_ptsz|_ptds)+$")
 
 
 def is_waiting(call: str) -> bool:
-    """Whether a call of that name waits for the GPU."""
+    """Whether calls of that name wait for the GPU."""
     return bool(_SYNCHRONISE.match(_VERSION.sub("", call)))
 
 
 class Profile(ABC):
-    """A profile file, open for reading. warnings: what a reader of the tables must know (printed with every table).
-
-    form: what it is, in words ("nsys SQLite, schema 3.25.0"). gpu: name as the profile has it, None when it does not.
-    has_events: whether spans() works; sums() always does. compute_capability: of that GPU ("9.0"), where the profile
-    or its GPU's name tells it. whole_graphs: launches of CUDA graphs that were recorded without their kernels.
+    """A profile file, open for reading. warnings: lines that every table prints. form: the kind of file, in words
+    ("nsys SQLite, schema 3.25.0"). gpu: the name in the profile, None without one. has_events: whether spans() works;
+    sums() always does. compute_capability: of that GPU ("9.0"), from the profile or from the GPU's name, if known.
+    whole_graphs: number of CUDA graph launches recorded without their kernels.
     """
 
     has_events = False
@@ -160,71 +159,74 @@ class Profile(ABC):
 
     @abstractmethod
     def sums(self) -> list[KernelSum]:
-        """One row a (kind, name), largest total first."""
+        """One row per kind and name, largest total first."""
 
     def names(self) -> list[str]:
-        """Every name in it."""
+        """Every name in the profile."""
         return list(dict.fromkeys(row.name for row in self.sums()))
 
     def api_sums(self) -> list[ApiSum]:
-        """Host time by CUDA API function, largest first; empty when the source has none."""
+        """Host time by CUDA API function, largest first; empty if the source has none."""
         return []
 
     def launched(self) -> Iterator[Launched]:
-        """As spans(), each with its launch."""
+        """Like spans(), each with its launch."""
         return ((span, None, None) for span in self.spans())
 
     def issued(self) -> Iterator[Issued]:
-        """Beside spans(): the framework's operators around each launch. Of ranges only those that tell their sizes;
-        of a torch.profiler trace only where it was opened with operators. Kernels that follow one another in ranges of
-        the same names are of one call."""
+        """For each of spans() the framework's operators around its launch. Ranges count only if their names give sizes.
+        A torch.profiler trace must have been opened with operators. Consecutive kernels in ranges of the same names
+        belong to one call."""
         calls = RangeCalls()
         for span in self.spans():
             yield Issued(calls.chain(span.process, span.ranges))
 
     def captured_graphs(self) -> list[CapturedGraph]:
-        """The graphs whose capture the file shows, in order."""
+        """The graphs whose capture is in the file, in order."""
         return []
 
     def waits(self) -> list[tuple[int, int, int]]:
-        """(process, start, end) of the host's calls that wait for the GPU, by start."""
+        """(process, start, end) of the host's calls that wait for the GPU, sorted by start."""
         return []
 
     def range_instances(self, pattern: re.Pattern[str] | None = None) -> list[RangeInstance]:
-        """The ranges on the host whose name fits, by start; those that nobody closed are left out."""
+        """The ranges on the host whose name matches, sorted by start. Ranges that were never closed are left out."""
         return []
 
     def no_range(self, within: str) -> str:
-        """For the error where an expression fits no range."""
+        """The text of the error for an expression that matches no range."""
         names = sorted({unnumbered(each.name) for each in self.range_instances()})
         there = f"there are {', '.join(names[:8])}" if names else "the profile has no ranges"
         return f"{self.path}: no range fits '{within}'; {there}"
 
     def modules(self) -> list[tuple[str, ...]]:
-        """Of each span in order the nn.Modules around its launch, "nn.Module: Linear_3", outermost first; empty where
-        the profile has none."""
+        """For each span in order the nn.Modules around its launch, "nn.Module: Linear_3", outermost first. Empty if the
+        profile has none."""
         return []
 
     def launch_shapes(self) -> list[LaunchShape]:
-        """Grid, block, registers and shared memory of the kernels, largest time first; empty where it has none."""
+        """Grid, block, registers and shared memory of the kernels, largest time first; empty if the profile lacks
+        them."""
         return []
 
     def memory(self) -> list[MemoryUse]:
-        """By process and GPU; empty where the profile has none (torch.profiler's has it with profile_memory)."""
+        """The allocator's memory by process and GPU; empty if the profile lacks it (torch.profiler records it with
+        profile_memory)."""
         return []
 
     def restricted(
         self, window: tuple[int, int] | None, device: int | None, process: int | None, stream: int | None
     ) -> Profile | None:
-        """Only what a Selection's fields of these names take, where the source can leave the rest unread; else None."""
+        """The part that a Selection's fields of these names take, if the source can leave the rest unread; otherwise
+        None."""
         return None
 
     def gpu_of(self, process: int, device: int) -> str:
-        """Which GPU a process means by a device number: a text that is the same only for the same GPU."""
+        """The GPU that a process means by a device number, as a text that is equal only for the same GPU."""
         return f"{process}:{device}"
 
     def warn_unlinked(self, count: int) -> None:
-        """Once: kernels whose launch is missing cannot be placed in the ranges around it."""
+        """Warns once about kernels without a launch, since their ranges are unknown."""
         told = "kernels have" if count != 1 else "kernel has"
         if count:
             self.warn(f"{count:,} {told} no launch in the file, so it is not known in which ranges they ran")
@@ -236,12 +238,12 @@ class Profile(ABC):
 
     @property
     def unlinked_launches(self) -> int:
-        """Kernels whose launch is not in the profile, which therefore have no ranges."""
+        """Number of kernels whose launch is not in the profile, and which therefore have no ranges."""
         return 0
 
 
 def sum_spans(spans: Iterable[Span]) -> list[KernelSum]:
-    """One sum a kind and name, largest total first."""
+    """One sum per kind and name, largest total first."""
     durations: dict[tuple[SpanKind, str], list[int]] = defaultdict(list)
     sizes: dict[tuple[SpanKind, str], int] = defaultdict(int)
     for span in spans:

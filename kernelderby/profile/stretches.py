@@ -1,4 +1,4 @@
-"""Stretches of time: unions of intervals, and how much of them lies before a moment. Times in ns."""
+"""Stretches of time: unions of intervals, and their overlap with windows. Times in ns."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 
 
 def union(starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """[n, 2] of disjoint stretches, by start."""
+    """The union as disjoint stretches [n, 2], sorted by start."""
     if not len(starts):
         return np.empty((0, 2), np.int64)
     order = np.argsort(starts, kind="stable")
@@ -30,7 +30,7 @@ def common(one: np.ndarray, other: np.ndarray) -> int:
 
 
 def within(stretches: np.ndarray, cuts: np.ndarray) -> np.ndarray:
-    """Of each window between two cuts the time that the stretches cover. cuts: ascending."""
+    """For each window between two cuts the time that the stretches cover. cuts: ascending."""
     if not len(stretches):
         return np.zeros(max(len(cuts) - 1, 0), np.int64)
     ahead = np.concatenate(([0], np.cumsum(stretches[:, 1] - stretches[:, 0])))

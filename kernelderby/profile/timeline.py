@@ -10,17 +10,17 @@ import numpy as np
 from kernelderby.profile.spans import Profile, Span
 from kernelderby.store.bounds import expect_few
 
-# A kernel launch costs the host 2 to 4 us, and a kernel that already waits in the stream starts within 1 to 2 us of the
-# end of the one before: the GPU idle for more than 5 us means that the host came too late.
+# A kernel launch costs the host 2 to 4 us. A kernel that already waits in the stream starts within 1 to 2 us after the
+# end of the one before. So more than 5 us of idle GPU mean that the host was too late.
 LATE_NS = 5_000
-# Above 1 ms the host did something else: another iteration, a check, a file. Launches do not explain that.
+# Launches do not explain more than 1 ms: the host did something else, such as another iteration, a check, or a file.
 PAUSE_NS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """One GPU, by its number in the process (the first, where several share it). wall_ns: first start to last end.
-    busy_ns: union of all spans over its streams, never above sum_ns.
+    """One GPU, by its number in its process (the first process, if several share the GPU). wall_ns: first start to last
+    end. busy_ns: union of all spans over its streams, never above sum_ns.
 
     Gaps: stretches in which nothing ran, between two spans; their total is wall_ns - busy_ns. late: gaps above LATE_NS
     up to PAUSE_NS; pauses: those above.
@@ -38,7 +38,7 @@ class Timeline:
     pauses: int = 0
     pauses_ns: int = 0
     process: int = 0
-    label: str = ""  # "0", or where several processes use GPUs "0 of process 111"
+    label: str = ""  # "0", or "0 of process 111" if several processes use GPUs
 
     @property
     def gap_total_ns(self) -> int:
@@ -46,7 +46,7 @@ class Timeline:
 
 
 def timelines_of(profile: Profile) -> tuple[Timeline, ...]:
-    """Of every GPU of a profile with events; an export's own, which it computes without spans."""
+    """The timeline of every GPU of a profile with events. An export computes its own without spans."""
     own = getattr(profile, "timelines", None)
     if own is not None:
         found: tuple[Timeline, ...] = own()
@@ -58,7 +58,7 @@ def timelines_of(profile: Profile) -> tuple[Timeline, ...]:
 
 
 class TimelineBuilder:
-    """Takes spans in order of start, and keeps 16 bytes of each."""
+    """Takes spans in order of start. Keeps 16 bytes for each."""
 
     def __init__(self, profile: Profile) -> None:
         self._profile = profile
@@ -77,9 +77,8 @@ class TimelineBuilder:
 
 
 def timelines_from(times: dict[tuple[int, int], np.ndarray], profile: Profile) -> tuple[Timeline, ...]:
-    """One a GPU, by its first process and number in it. times: process and number -> [operations, 2], start and end.
-
-    A GPU is what Profile.gpu_of says is one: every rank of a job may call its own GPU 0.
+    """One timeline per GPU, named by its first process and the number there. times: process and number -> [operations,
+    2], start and end. Profile.gpu_of identifies a GPU, since every rank of a job may call its own GPU 0.
     """
     gpus: dict[str, list[tuple[int, int]]] = {}
     for place in times:

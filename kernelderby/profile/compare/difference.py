@@ -1,9 +1,9 @@
 """Changes between two profiles, row by row, and when a change counts.
 
-What a launch costs and how many launches there were are two questions, and each is judged by itself: fewer launches are
-no speed-up, and a longer run is not a slower one. A change counts only where a test says so: the times differ beyond
-chance (Mann-Whitney, corrected for the number of rows by Holm), by more than 2 %, and by more than the two halves of
-one profile differ. Without enough times there is no verdict.
+The time of a launch and the number of launches are judged separately: fewer launches are no speed-up, and a longer run
+is not a slower one. A change counts only under three conditions: the times differ beyond chance (Mann-Whitney,
+corrected for the number of rows by Holm), by more than 2 %, and by more than the two halves of one profile differ.
+Without enough times there is no verdict.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ import numpy as np
 from kernelderby.statistics.rank_test import FEWEST, holm, mann_whitney
 
 SAME = 0.02  # a change of up to 2 % of its own time is called unchanged; clocks alone move more than 1 %
-CHANCE = 0.01  # a difference that chance makes as often as this is none
-BLOCKS = 40  # stretches of launches, each one value of the test: launches that follow one another are not independent
-_MOST_DRIFT = 0.5  # what is twice as long has changed, however uneven a profile is
+CHANCE = 0.01  # a difference that chance makes this often does not count
+BLOCKS = 40  # stretches of launches, one value of the test each: successive launches are not independent
+_MOST_DRIFT = 0.5  # twice as long is a change, however uneven a profile is
 _LARGEST, _ALIKE, _MOST_TIME = 3, 0.02, 0.66  # so many kernels, within so much of one factor, with so much of the time
-LITTLE = 0.10  # of all changes together: a whole change below that has no parts worth a percentage
+LITTLE = 0.10  # of all changes together: below it, parts of the whole change get no percentage
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One stage, kernel or measure of a step. Times are of Comparison.unit; None: it does not occur there.
+    """One stage, kernel or measure of a step. Times are per Comparison.unit; None if the profile lacks it.
 
-    ratio: after over before, of the totals; launch_ratio: of what one launch takes. chance: how often chance alone
-    would make the times differ so, corrected for the number of rows (None: too few times to test). drift: how much the
-    halves of one profile differ, the larger of both. expected: launches before, times how much longer the second
-    profile is. share_of_change: of the whole change, with its sign: 0.6 made 60 % of it, -0.1 worked against it; None
-    where the changes cancel out. possible: the two names may be two kernels: why it is not certain.
+    ratio: total after over total before; launch_ratio: the same for the time of one launch. chance: probability that
+    chance alone makes such a difference, corrected for the number of rows (None: too few times to test). drift: how
+    much the halves of one profile differ, the larger value of both. expected: launches before, multiplied by the ratio
+    of the profiles' lengths. share_of_change: signed share of the whole change: 0.6 made 60 % of it, -0.1 worked
+    against it; None if the changes cancel out. possible: why the two names may be two kernels.
     """
 
     name: str
@@ -67,8 +67,8 @@ class Difference:
 
     @property
     def verdict(self) -> str:
-        """not comparable, not certain (a pair that may be two kernels), appeared, vanished; else of what a launch (a
-        stage: an invocation) costs: unchanged, not tested, within chance, sped up or slowed down."""
+        """not comparable, not certain (a pair that may be two kernels), appeared, vanished; otherwise for the time of a
+        launch (of a stage: an invocation): unchanged, not tested, within chance, sped up or slowed down."""
         if not self.comparable:
             return "not comparable"
         if self.possible:
@@ -90,7 +90,7 @@ class Difference:
 
     @property
     def launches(self) -> str:
-        """more launches or fewer launches, for the length of the profile; empty where their number is the same."""
+        """more launches or fewer launches, relative to the profile's length; empty if their number is the same."""
         if not self.expected or self.before_ns is None or self.after_ns is None:
             return ""
         if abs(self.after_instances - self.expected) <= SAME * self.expected:
@@ -100,9 +100,9 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class StepComparison:
-    """Steps of one kind, one in each profile beside the other. title: the kind, "" where nothing names it. measures:
-    mean times of a step: wall, busy, idle, exposed communication, sum of the kernels. before, after: steps that count;
-    operations: of the median step."""
+    """Steps of one kind in both profiles. title: the kind, "" if unnamed. measures: mean times of a step: wall, busy,
+    idle, exposed communication, sum of the kernels. before, after: number of steps that count. operations: number in
+    the median step."""
 
     title: str
     before: int
@@ -114,10 +114,10 @@ class StepComparison:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """changes: the largest change first. unit: "step", "invocation" or "profile", what a time is of. said_first: what a
-    reader must know before any number. not_comparable: why the times mean nothing beside each other; "" where they do.
-    steps: of every kind that both have; of the whole profile where no steps were found. kind: of the steps that
-    changes are of. steps_by: what the steps of each profile were found by."""
+    """changes: the largest change first. unit: times are per "step", "invocation" or "profile". said_first: warnings
+    that must come before any number. not_comparable: why the times cannot be compared; "" if they can. steps: each kind
+    that both profiles have, or the whole profiles if no steps were found. kind: the kind of step that changes compare.
+    steps_by: how the steps of each profile were found."""
 
     before: str
     after: str
@@ -144,7 +144,8 @@ class Comparison:
 
 @dataclass(slots=True)
 class RowTimes:
-    """One kernel or stage in one profile: how often, their sum, and where the profile has events each one's ns."""
+    """One kernel or stage in one profile: number of instances, their sum, and if the profile has events the ns of
+    each."""
 
     title: str
     instances: int = 0
@@ -155,7 +156,7 @@ class RowTimes:
 def difference(
     name: str, one: RowTimes | None, other: RowTimes | None, divisors: tuple[Fraction | int, Fraction | int]
 ) -> Difference:
-    """divisors: of the times of each profile."""
+    """divisors: the divisor of the times of each profile."""
     chance, drift = chance_and_drift(one.samples, other.samples) if one and other else (None, 0.0)
     before, after = map(float, divisors)
     return Difference(
@@ -172,20 +173,21 @@ def difference(
 
 
 def about_overlap(paths: Iterable[object], what: str, by_added: bool) -> list[str]:
-    """paths: of the profiles whose kernels overlap. by_added: both have events."""
+    """paths: the profiles whose kernels overlap. by_added: both have events."""
     told = f"times are what a {what} adds" if by_added else "the other profile has no events, so durations are compared"
     return [f"{path}: kernels overlap; {told}" for path in paths]
 
 
 def chance_and_drift(one: Sequence[int] | array[int], other: Sequence[int] | array[int]) -> tuple[float | None, float]:
-    """Of two runs of times in order. Each side's times are averaged over at most BLOCKS stretches first."""
+    """Chance and drift of two ordered sequences of times. Each sequence is first averaged over at most BLOCKS
+    stretches."""
     left, right = blocks(one), blocks(other)
     drift = max(_drift(one), _drift(other))
     return mann_whitney(left, right), drift
 
 
 def blocks(values: Sequence[int] | array[int]) -> array[int]:
-    """Means of at most BLOCKS stretches of nearly equal length."""
+    """The means of at most BLOCKS stretches of nearly equal length."""
     found = np.asarray(values, np.int64)
     if len(found) <= BLOCKS:
         return array("q", found.tolist())
@@ -201,7 +203,7 @@ def _drift(values: Sequence[int] | array[int]) -> float:
 
 
 def corrected(changes: Iterable[Difference]) -> list[Difference]:
-    """With each row's chance corrected for the number of rows that were tested."""
+    """The rows, with each chance corrected for the number of tested rows."""
     rows = list(changes)
     tested = [place for place, row in enumerate(rows) if row.chance is not None]
     for place, chance in zip(tested, holm([rows[place].chance or 0.0 for place in tested]), strict=True):
@@ -210,7 +212,7 @@ def corrected(changes: Iterable[Difference]) -> list[Difference]:
 
 
 def ordered(changes: Iterable[Difference]) -> tuple[Difference, ...]:
-    """The largest change first, each with its share of the whole one."""
+    """The largest change first, each with its share of the whole change."""
     rows = corrected(changes)
     whole = sum(row.change_ns for row in rows)
     gross = sum(abs(row.change_ns) for row in rows)
@@ -220,7 +222,8 @@ def ordered(changes: Iterable[Difference]) -> tuple[Difference, ...]:
 
 
 def clock_of(changes: Iterable[Difference]) -> list[str]:
-    """Where nearly all kernels take the same factor longer or shorter, as they do at another clock; else nothing."""
+    """A note if the times of nearly all kernels changed by the same factor, as they do at another clock; otherwise
+    nothing."""
     rows = [(row.launch_ratio, row.before_ns) for row in changes if row.launch_ratio and row.before_ns]
     total = sum(time for _, time in rows)
     for factor, _ in sorted(rows, key=lambda row: -row[1])[:_LARGEST]:
@@ -234,7 +237,7 @@ def clock_of(changes: Iterable[Difference]) -> list[str]:
 
 
 def lettered(before: Iterable[str], after: Iterable[str]) -> list[str]:
-    """What both profiles warn of once, else with the letter of the one that does."""
+    """The warnings of both profiles: a shared one once, any other with the letter of its profile."""
     one, other = dict.fromkeys(before), dict.fromkeys(after)
     both = [warning for warning in one if warning in other]
     return [

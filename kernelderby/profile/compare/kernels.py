@@ -1,4 +1,4 @@
-"""Two profiles kernel by kernel: of one step where both have steps of a kind, else of the whole."""
+"""Two profiles kernel by kernel: per step if both have steps of the same kind, otherwise the whole profiles."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ ARROW = " -> "
 
 @dataclass(slots=True)
 class _Kernels:
-    """Rows by short name. added: each span with the time in which nothing that had started before on its GPU still ran.
-    full: one whole name of each. order: the short names in order of start, of the first steps."""
+    """Rows by short name. added: each span with the part of its time in which no operation that started earlier on its
+    GPU still ran. full: short name -> one whole name. order: the short names of the first steps, in order of start."""
 
     durations: dict[str, RowTimes] = field(default_factory=dict)
     added: dict[str, RowTimes] = field(default_factory=dict)
@@ -51,16 +51,16 @@ class _Kernels:
 
 
 def compare_kernels(before: Profile, after: Profile, within: str | None = None, kind: str | None = None) -> Comparison:
-    """By the short name of the kernel, copies and memsets too. within: expression of the ranges that mark a step each.
-    kind: of the steps whose kernels are compared, by default the one that both spend most in.
+    """Compares kernels, copies and memsets by short name. within: regular expression of the ranges that mark the steps.
+    kind: the kind of step whose kernels are compared; default the kind with most time in both.
 
-    Without steps in both, whole profiles: where most of the kernels that both have ran k times as often in one, that
-    one ran k times as long, and its times are divided by k.
+    Without steps in both, whole profiles are compared. If most shared kernels ran k times as often in one profile, that
+    profile is k times as long, and its times are divided by k.
     """
     if within is not None:
         for profile in (before, after):
             if not profile.has_events:
-                profile.spans()  # says what is missing
+                profile.spans()  # raises the error that says what is missing
     found = tuple(steps_of(each, within) if each.has_events else None for each in (before, after))
     one, other = found
     pair = compare_steps(one, other) if one and other else StepPair((), (), None)
@@ -153,7 +153,7 @@ def _compared(
 
 
 def _of_launches(row: Difference, *both: RowTimes | None) -> Difference:
-    """With what one launch takes."""
+    """The row with the time of one launch."""
     before, after = (times.total_ns / times.instances if times and times.instances else None for times in both)
     return replace(row, before_launch_ns=before, after_launch_ns=after)
 
@@ -172,7 +172,7 @@ def _renamed(
 
 
 def _repetitions(left: dict[str, RowTimes], right: dict[str, RowTimes]) -> tuple[Fraction, bool]:
-    """After over before, of the instance counts of most kernels that both have, and whether most agree on it."""
+    """The ratio (after over before) of the instance counts of most shared kernels, and whether most agree on it."""
     ratios = Counter(
         Fraction(right[name].instances, left[name].instances)
         for name in left.keys() & right.keys()
@@ -202,7 +202,7 @@ def _from_sums(profile: Profile) -> _Kernels:
     return found
 
 
-_ORDERED = 20_000  # kernels of a profile whose order is looked at
+_ORDERED = 20_000  # maximum number of kernels of a profile whose order is used
 
 
 def _from_events(spans: Iterable[Span]) -> _Kernels:

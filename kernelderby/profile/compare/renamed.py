@@ -1,7 +1,7 @@
-"""Which kernel of one profile is which of another under a new name: by neighbours, role, type, launches, duration.
+"""Finds kernels that have a new name in the other profile, by neighbours, role, type, launches and duration.
 
-A rebuilt kernel, a new tile size or another library changes the name; what it does, how often it runs and what runs
-before and after it do not. A pair without enough evidence is only possible, and says what speaks against it.
+A rebuilt kernel, a new tile size or another library changes the name. It does not change the kernel's work, its number
+of launches and its neighbours. A pair without enough evidence is only possible, and says why.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from kernelderby.profile.kernels.attribution import Attribution, Role, attribute
 from kernelderby.profile.spans import SpanKind
 
 SAME_LAUNCHES = 0.02
-TWICE = 2.0  # times longer or shorter: from there on only neighbours that have kept their names are evidence
-ALIKE = 8.0  # a kernel that takes longer than that, or less, is another one
-NEIGHBOURS, SURE = 0.60, 0.85  # of the places of a kernel, those between the same neighbours
-MARGIN = 0.15  # by which a pair must be better than the next best of either
-NAMED = 0.30  # of the words in two names, those that both have
-SPELLED, HALF = 0.60, 0.50  # so many words in both names, and half of the places will do
-CLOSE = 1.25  # times: durations of the same work where only the sums are known
-_GENERIC = {Role.ELEMENTWISE, Role.COPY, Role.REDUCTION, Role.GATHER_SCATTER}  # a step has dozens of each
+TWICE = 2.0  # times longer or shorter: beyond it only neighbours with unchanged names are evidence
+ALIKE = 8.0  # beyond this factor, longer or shorter, it is another kernel
+NEIGHBOURS, SURE = 0.60, 0.85  # share of a kernel's places that are between the same neighbours
+MARGIN = 0.15  # by which a pair must be better than the next best pair of either kernel
+NAMED = 0.30  # share of the words in two names that both have
+SPELLED, HALF = 0.60, 0.50  # with this share of common words, half of the places are enough
+CLOSE = 1.25  # times: durations of the same work if only the sums are known
+_GENERIC = {Role.ELEMENTWISE, Role.COPY, Role.REDUCTION, Role.GATHER_SCATTER}  # roles of which a step has dozens
 _WORD = re.compile(r"[A-Za-z][a-z]+|[A-Z]{2,}|\d+x\d+")
 
 
 @dataclass(frozen=True, slots=True)
 class RenameCandidate:
-    """launches: at the length of the second profile."""
+    """launches: scaled to the length of the second profile."""
 
     name: str
     kind: SpanKind
@@ -39,7 +39,7 @@ class RenameCandidate:
 
 @dataclass(frozen=True, slots=True)
 class Renaming:
-    """doubt: why the two may be two kernels; "" where the evidence is enough."""
+    """doubt: why the two may be two kernels; "" with enough evidence."""
 
     before: str
     after: str
@@ -53,7 +53,7 @@ def renamed(
     after: Sequence[str] = (),
 ) -> list[Renaming]:
     """Each name at most once, the best pairs first. before, after: the kernels of each profile in order of start; empty
-    for one that has sums only."""
+    for a profile with sums only."""
     known = set(before) & set(after)
     whose = {each.name: attribute(each.full_name) for each in (*gone, *new) if each.kind is SpanKind.KERNEL}
     left = _contexts(before, known, whose, {each.name for each in gone})
@@ -102,7 +102,7 @@ def _may_be(one: RenameCandidate, other: RenameCandidate, whose: dict[str, Attri
 def _doubt(
     one: RenameCandidate, other: RenameCandidate, whose: Attribution, score: float, rival: float | None, anchored: float
 ) -> str | None:
-    """ "": the same kernel. None: too little speaks for it even to be named."""
+    """ "" if it is the same kernel; None if the pair is too unlikely to be named."""
     needed = SURE if whose.role in _GENERIC or whose.role is Role.UNKNOWN else NEIGHBOURS
     if _words_shared(one.name, other.name) >= SPELLED:
         needed = HALF
@@ -128,7 +128,7 @@ def _doubt_of_sums(one: RenameCandidate, other: RenameCandidate, has_rival: bool
 
 
 def _rival(scores: dict[tuple[str, str], float], one: str, other: str) -> float | None:
-    """The best score that either of the two has with somebody else."""
+    """The best score of either kernel with any other partner."""
     return max((score for (left, right), score in scores.items() if (left == one) != (right == other)), default=None)
 
 
@@ -138,8 +138,8 @@ _Context = tuple[str, ...]
 def _contexts(
     order: Sequence[str], known: set[str], whose: dict[str, Attribution], wanted: Iterable[str]
 ) -> defaultdict[str, Counter[_Context]]:
-    """Of each wanted kernel the two kernels before it and after it, wherever it runs: by name where both profiles have
-    that name, else by role."""
+    """For each wanted kernel the contexts at all of its places: the two kernels before and after, by name if both
+    profiles have that name, otherwise by role."""
     wanted = set(wanted)
     tokens = [name if name in known else f"({whose[name].role})" if name in whose else "(?)" for name in order]
     found: defaultdict[str, Counter[_Context]] = defaultdict(Counter)
@@ -151,7 +151,8 @@ def _contexts(
 
 
 def _anchored(contexts: Counter[_Context], known: set[str]) -> Counter[_Context]:
-    """Only the places whose next neighbours have kept their names; the others count as places of their own."""
+    """The contexts, where only places next to neighbours with unchanged names can match; each other place counts as
+    different."""
     found: Counter[_Context] = Counter()
     for context, count in contexts.items():
         middle = context.index("|")
@@ -164,7 +165,7 @@ def _anchored(contexts: Counter[_Context], known: set[str]) -> Counter[_Context]
 
 
 def _overlap(one: Counter[_Context], other: Counter[_Context]) -> float:
-    """Share of the places of both that are between the same kernels: four neighbours count more than the next two."""
+    """The share of places that have the same neighbours in both. Four equal neighbours count more than the next two."""
     total = max(one.total(), other.total())
     if not total:
         return 0.0

@@ -1,4 +1,4 @@
-"""Two profiles of a pipeline, stage by stage, an invocation beside an invocation."""
+"""Two profiles of a pipeline, stage by stage, per invocation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kernelderby.profile.stages.walk import TOGETHER, Pipeline
 
 
 def compare_stages(before: Pipeline, after: Pipeline) -> Comparison:
-    """By stage. A summary that merges two stages is held against the sum of the other profile's two."""
+    """Compares by stage. If a summary merges two stages, the sum of the two is compared."""
     overlapped = [pipeline for pipeline in (before, after) if pipeline.overlaps]
     by_added = bool(overlapped) and before.added_ns is not None and after.added_ns is not None
     left, right = _by_stage(before, by_added), _by_stage(after, by_added)
@@ -56,7 +56,7 @@ def _by_stage(pipeline: Pipeline, by_added: bool) -> dict[str, RowTimes]:
 
 
 def _join(rows: dict[str, RowTimes], merged: str) -> None:
-    """Replaces the parts of a merged name by their sum, where they stand apart."""
+    """Replaces separate parts of a merged name by their sum."""
     parts = [rows.pop(name) for name in merged.split(TOGETHER) if name in rows]
     if parts:
         rows[merged] = RowTimes(

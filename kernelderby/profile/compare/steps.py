@@ -19,15 +19,15 @@ MEASURES = (
     ("exposed communication", "exposed_ns", "communication beside which nothing was computed"),
     ("sum of the kernels", "kernel_ns", "all durations, beside each other or not"),
 )
-_ENOUGH = 3  # steps, from which on the last one, whose gap is not in the profile, is left out
-_FEWEST = 8  # steps of a GPU, from which on its first ones can be told from the rest
-_SLOWER, _DEVIATIONS = 1.1, 3.0  # than the median of the second half, and beyond so many deviations: warm-up
+_ENOUGH = 3  # with at least this many steps, the last one is left out: the gap after it is not in the profile
+_FEWEST = 8  # with at least this many steps of a GPU, warm-up can be detected
+_SLOWER, _DEVIATIONS = 1.1, 3.0  # warm-up: above this times the second half's median and by these deviations
 
 
 @dataclass(frozen=True, slots=True)
 class StepPair:
-    """comparisons: of every kind that both have. said_first: what differs before any time does. kind: the one that both
-    spend most in; None where no steps can be aligned."""
+    """comparisons: one for every kind that both have. said_first: differences that must be stated before any time.
+    kind: the kind with most time in both; None if no steps can be aligned."""
 
     comparisons: tuple[StepComparison, ...]
     said_first: tuple[str, ...]
@@ -35,7 +35,7 @@ class StepPair:
 
 
 def compare_steps(before: ProfileSteps, after: ProfileSteps) -> StepPair:
-    """Aligned by kind; where a profile has no steps, both as a whole."""
+    """Aligns steps by kind. If a profile has no steps, both are compared as a whole."""
     said: list[str] = []
     if not before.steps or not after.steps:
         return StepPair((), (), None)
@@ -61,7 +61,8 @@ def compare_steps(before: ProfileSteps, after: ProfileSteps) -> StepPair:
 
 
 def counted(steps: Sequence[ProfileStep]) -> list[ProfileStep]:
-    """Without the last step of a GPU, since what follows it is not in the profile, and without its warm-up."""
+    """The steps without warm-up, and without the last step of each GPU, since the gap after it is not in the
+    profile."""
     whole = [step for step in steps if not step.is_last]
     if len(whole) < _ENOUGH:
         return list(steps)
@@ -70,7 +71,7 @@ def counted(steps: Sequence[ProfileStep]) -> list[ProfileStep]:
 
 
 def warm_up(steps: Sequence[ProfileStep]) -> list[ProfileStep]:
-    """The first steps of each GPU that took longer than the rest, one after another: at most a quarter of them."""
+    """The leading steps of each GPU that took longer than the rest, at most a quarter of its steps."""
     by_gpu: dict[str, list[ProfileStep]] = defaultdict(list)
     for step in sorted(steps, key=lambda each: each.start_ns):
         by_gpu[step.gpu].append(step)
@@ -113,8 +114,8 @@ def _measure(
 
 
 def _one_by_one(steps: Sequence[ProfileStep], values: Sequence[int]) -> array[int]:
-    """A value a step, in order of time: the GPUs of a job wait for each other, so theirs are averaged where each has
-    as many."""
+    """One value per step, in order of time. The GPUs of a job wait for each other, so their values are averaged if all
+    have equally many steps."""
     by_gpu: dict[str, list[int]] = defaultdict(list)
     for step, value in sorted(zip(steps, values, strict=True), key=lambda each: each[0].start_ns):
         by_gpu[step.gpu].append(value)
@@ -150,7 +151,7 @@ def _replays(before: ProfileSteps, after: ProfileSteps) -> list[str]:
 
 
 def whole_graphs(before: Profile, after: Profile) -> str:
-    """Why the kernels' sums mean nothing: a recording without the kernels of its graphs. "" where neither is one."""
+    """Why the kernels' sums mean nothing: a recording lacks the kernels of its graphs. "" if both are complete."""
     counts = before.whole_graphs, after.whole_graphs
     if not any(counts):
         return ""

@@ -1,8 +1,8 @@
-"""Whose kernel a name is: library, source file, role, element type and the architecture that the name betrays.
+"""What a kernel's name tells: library, source file, role, element type and architecture.
 
-The rules are data: rules/*.toml, and rules/names.csv for plain names that only one project has; after both come
-rules about a name's shape. A name that none of them knows is `unknown` in library, and stays that; its role is still
-told where its words tell one.
+The rules are data: rules/*.toml, and rules/names.csv for plain names that only one project has. Rules about a name's
+shape come last. A name without a matching rule has the library `unknown`. Its role is still given if its words show
+one.
 """
 
 from __future__ import annotations
@@ -70,17 +70,16 @@ class Role(StrEnum):
     FFT = "FFT"
     SOLVER = "solver"
     MEMSET = "memset"
-    WAIT = "wait"  # does nothing until the host, or time, lets it go
+    WAIT = "wait"  # waits for the host or for a time
     UNKNOWN = UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
 class Attribution:
-    """source_file: "repository/path", only where the name decides it. rule: id of the rule, "" when none matched.
-
-    is_guess: other libraries have kernels of that name, or only its shape speaks for the library. dtype: flashinfer-
-    bench's names, the narrowest that the name mentions. architecture: "sm_80", "sm_90+" for that and later ones, or
-    "gfx942" of AMD's.
+    """source_file: "repository/path", if the name determines it. rule: id of the rule, "" if none matched. is_guess:
+    other libraries have kernels of that name, or only the name's shape points to the library. dtype: the narrowest type
+    in the name, as flashinfer-bench names it. architecture: "sm_80", "sm_90+" for that and later ones, or AMD's
+    "gfx942".
     """
 
     library: str
@@ -94,7 +93,8 @@ class Attribution:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """value: library of a rule, role, dtype or architecture of the others. role: None leaves it to the words."""
+    """value: the library; in the tables of roles, dtypes and architectures that value. role: None leaves the role to
+    the words of the name."""
 
     id: str
     pattern: re.Pattern[str]
@@ -110,7 +110,8 @@ _LAST = "99_shapes.toml"  # asked after names.csv
 
 
 def attribute(name: str, kind: SpanKind = SpanKind.KERNEL) -> Attribution:
-    """What a name tells: demangled, mangled, short, or cut off by a GUI. Copies and memsets are the driver's."""
+    """The facts in a name, which may be demangled, mangled, short, or cut off by a GUI. Copies and memsets belong to
+    the driver."""
     if kind is SpanKind.MEMCPY:
         return Attribution("CUDA", Role.MEMCPY, rule="memcpy")
     if kind is SpanKind.MEMSET:
@@ -139,7 +140,7 @@ def _attribute(name: str) -> Attribution:
         role = _role_of_words(qualified, text)
         return replace(known, library=library or UNKNOWN, role=role, rule="name" if library else "")
     rule, match = matched
-    if rule.role is Role.COMMUNICATION and known.dtype in _BYTES:  # they move bytes, of whatever type
+    if rule.role is Role.COMMUNICATION and known.dtype in _BYTES:  # they move bytes of any type
         known = replace(known, dtype=None)
     return replace(
         known,
@@ -152,7 +153,7 @@ def _attribute(name: str) -> Attribution:
 
 
 def first_match(candidates: Iterable[Rule], text: str) -> tuple[Rule, re.Match[str]] | None:
-    """The first rule whose pattern is found in the text, with the match."""
+    """The first rule whose pattern occurs in the text, with the match."""
     for rule in candidates:
         if match := rule.pattern.search(text):
             return rule, match
@@ -168,14 +169,14 @@ def _role_of_words(qualified: str, text: str) -> Role:
 
 @cache
 def rules() -> tuple[Rule, ...]:
-    """The rules of rules/<number>_<topic>.toml, in the order in which they are asked."""
+    """The rules of rules/<number>_<topic>.toml, in the order in which they are tried."""
     paths = sorted(path for path in RULES.glob("[0-9]*.toml") if path.name != _LAST)
     return tuple(rule for path in paths for rule in _read(path, "rule"))
 
 
 @cache
 def last_rules() -> tuple[Rule, ...]:
-    """The rules that are asked after names.csv."""
+    """The rules that are tried after names.csv."""
     return tuple(_read(RULES / _LAST, "rule"))
 
 
@@ -194,7 +195,7 @@ def _known_library(qualified: str, text: str) -> str | None:
     known = (
         names.get(qualified)
         or names.get(_CONSTANTS.sub("", qualified))
-        or names.get(f"{qualified}_kernel")  # tables often leave the word out
+        or names.get(f"{qualified}_kernel")  # tables often omit this word
         or names.get(f"{qualified}Kernel")
     )
     if known is None or (known[1] and text != qualified):
@@ -204,8 +205,8 @@ def _known_library(qualified: str, text: str) -> str | None:
 
 @cache
 def known_names() -> dict[str, tuple[str, bool]]:
-    """Function name without namespace -> the library that has it ("Triton" where several carry the same kernel), and
-    whether it is Triton's, which has neither template arguments nor parameters."""
+    """Function name without namespace -> its library ("Triton" if several carry the same kernel), and whether it is a
+    Triton kernel, which has neither template arguments nor parameters."""
     lines = (line for line in read_text(RULES / "names.csv").split("\n") if not line.startswith("#"))
     return {row["name"]: (row["library"], row["language"] == "triton") for row in csv.DictReader(lines)}
 

@@ -1,4 +1,4 @@
-"""Findings of a kernel summary that somebody should act on: each with its numbers and the action."""
+"""Findings in a kernel summary, each with its numbers and the recommended action."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from kernelderby.profile.spans import ApiSum, SpanKind, is_waiting
 from kernelderby.profile.timeline import LATE_NS, PAUSE_NS, Timeline
 from kernelderby.store.counts import counted
 
-# A finding is high from a tenth of the time on (a mend can be felt end to end) and medium from a fiftieth.
+# From a tenth of the time a finding is high (a mend is noticeable end to end), from a fiftieth medium.
 HIGH, MEDIUM = 0.10, 0.02
-# Below this share of the time no kernel is worth a line.
+# Kernels below this share of the time get no line.
 WORTH = 0.001
-# Kernels for an older architecture: worth a line from 1 %, as every process has a stray one.
+# Kernels for an older architecture get a line from 1 %, since every process has a stray one.
 OLDER = 0.01
-# Above half, the pipeline is its GEMMs: nothing else can gain more than they.
+# Above half, GEMMs dominate the pipeline: nothing else can gain more.
 GEMM_DOMINANCE = 0.50
 # Moving rows between tokens and experts costs a few % at best; above 5 % fusing it into a GEMM's prologue pays.
 GATHER_SCATTER = 0.05
-# A copy does no arithmetic; above 1 % look where it comes from.
+# A copy does no arithmetic; above 1 % its origin is worth a look.
 HIDDEN_COPY = 0.01
 # Copies by the copy engines, of the time of kernels, copies and memsets together.
 MEMORY_COPY = 0.01
-# Waiting for the GPU is part of every program; above 20 % of the API time it orders the program.
+# Every program waits for the GPU; above 20 % of the API time the waits determine its course.
 SYNCHRONISATION = 0.20
-# Idle time between launches, of the wall time. Below 2 % it drowns in the noise of clocks.
+# Idle time between launches, as a share of the wall time. Below 2 % it is lost in the noise of clocks.
 LAUNCH_GAPS = 0.02
 # An order of magnitude between average and median, in a kernel with enough launches to have a median.
 SKEW, SKEW_INSTANCES = 10.0, 10
@@ -47,8 +47,8 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """share: of the time at stake, 0 to 1 (of what, `what` says). evidence: label -> number with its unit in the label,
-    or text. kernels: names, largest first."""
+    """share: the share of the time, 0 to 1; `what` says of which time. evidence: label -> number (its unit is in the
+    label), or text. kernels: names, largest first."""
 
     kind: str
     severity: Severity
@@ -60,7 +60,7 @@ class Finding:
 
 
 def findings(table: KernelTable, api: Sequence[ApiSum] = (), timelines: Sequence[Timeline] = ()) -> list[Finding]:
-    """Everything found, severest first. api: host time by call; timelines: only where the profile has events."""
+    """All findings, severest first. api: host time by call. timelines: only for a profile with events."""
     gpu = find_gpu(table.gpu) if table.gpu else None
     found = [
         *older_architecture(table),
@@ -77,7 +77,7 @@ def findings(table: KernelTable, api: Sequence[ApiSum] = (), timelines: Sequence
 
 
 def older_architecture(table: KernelTable) -> Iterable[Finding]:
-    """Kernels whose name betrays an architecture of an earlier generation (major version) than the GPU's."""
+    """Kernels whose name shows an architecture of an earlier generation (major version) than the GPU's."""
     capability = table.compute_capability
     if capability is None:
         return
@@ -217,7 +217,7 @@ def synchronisation(api: Sequence[ApiSum]) -> Iterable[Finding]:
         return
     share = time / whole
     largest = max(waits, key=lambda each: each.total_ns)
-    # Host time is not GPU time: never high by itself, the launch gaps say what it costs.
+    # Host time is not GPU time, so it is never high by itself; the launch gaps show its cost.
     yield Finding(
         "synchronisation",
         Severity.MEDIUM if share >= 0.5 else Severity.LOW,
@@ -296,7 +296,7 @@ def _of_rows(kind: str, rows: Sequence[KernelRow], what: str, evidence: Evidence
 
 
 def _generation(architecture: str | None, default: int) -> int:
-    """Major version of "sm_80"; of none and of "sm_90+" (may be any later one) the default."""
+    """The major version in "sm_80". The default for None and for "sm_90+", which may be any later one."""
     if architecture is None or architecture.endswith("+") or not architecture.startswith("sm_"):  # gfx942: AMD's
         return default
     return int(architecture.removeprefix("sm_")) // 10

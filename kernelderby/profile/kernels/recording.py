@@ -1,4 +1,4 @@
-"""Our own recordings (docs/collecting.md) say by ranges what is the harness's, and which solution a kernel is of."""
+"""In our own recordings (docs/collecting.md) ranges tell the harness's work from the solution's kernels."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _SOLUTION = re.compile(r"^solution:(?P<name>\S+)")
 
 
 def owned_sums(profile: Profile) -> list[tuple[str, KernelSum]] | None:
-    """Each sum with its owner: "harness", "solution NAME", or "" outside of both; None for a profile that is no such
-    recording. One kernel name may have several owners, as the fill that flushes L2 and one in a solution."""
+    """Each sum with its owner: "harness", "solution NAME", or "" outside both. None for any other profile. One kernel
+    name may have several owners, such as a fill that flushes L2 and a fill in a solution."""
     if not profile.has_events or not profile.range_instances(_RANGES):
         return None
     spans: dict[str, list[Span]] = defaultdict(list)
@@ -27,7 +27,8 @@ def owned_sums(profile: Profile) -> list[tuple[str, KernelSum]] | None:
 
 
 def owned(attribution: Attribution, owner: str) -> Attribution:
-    """The harness's kernels are the harness's; a name that nobody knows, or that is guessed, is the solution's own."""
+    """Sets the library by the owner: the harness's kernels get "harness"; a solution's kernel with an unknown or
+    guessed library gets the solution."""
     if owner == HARNESS:
         return replace(attribution, library=HARNESS, is_guess=False)
     if owner and (attribution.library == UNKNOWN or attribution.is_guess):

@@ -16,14 +16,14 @@ from kernelderby.profile.names import short_name
 from kernelderby.profile.spans import KernelSum, Profile, SpanKind
 from kernelderby.store.counts import counted
 
-NOT_TOLD = "not told"  # the total of kernels whose name says no architecture or element type
+NOT_TOLD = "not told"  # the total of kernels whose name shows no architecture or element type
 
 
 @dataclass(frozen=True, slots=True)
 class KernelRow:
-    """All launches of one name. share: of the time of all kernels; of a copy or memset, of all copies and memsets.
+    """All launches of one name. share: of the time of all kernels; for a copy or memset, of all copies and memsets.
 
-    short_name is unique in its table. Statistics that the profile does not give are None; bytes only of copies.
+    short_name is unique in its table. Statistics that the profile lacks are None. Only copies have bytes.
     """
 
     name: str
@@ -51,7 +51,7 @@ class KernelRow:
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """What several kernels took together. names: how many different kernels."""
+    """The time of several kernels together. names: number of different kernels."""
 
     key: str
     share: float
@@ -62,8 +62,8 @@ class Total:
 
 @dataclass(frozen=True, slots=True)
 class KernelTable:
-    """rows: kernels, largest first; memory: copies and memsets, largest first. Totals are of the kernels, and each of
-    by_library, by_role, by_dtype and by_architecture adds up to total_ns."""
+    """rows: kernels, largest first; memory: copies and memsets, largest first. Totals cover the kernels; by_library,
+    by_role, by_dtype and by_architecture each add up to total_ns."""
 
     path: Path
     form: str
@@ -86,7 +86,7 @@ class KernelTable:
 
     @property
     def unknown_role(self) -> Total:
-        """The kernels of which nothing says what they do."""
+        """The kernels whose role is unknown."""
         return self.total_of("role unknown", lambda row: row.role is Role.UNKNOWN)
 
     @property
@@ -105,7 +105,7 @@ class KernelTable:
 
 
 def summarise(profile: Profile, gpu: str | None = None) -> KernelTable:
-    """The summary of a profile. gpu: the GPU's name where the profile has none, or a wrong one."""
+    """The summary of a profile. gpu: the GPU's name, if the profile has none or a wrong one."""
     sums = owned_sums(profile) or [("", each) for each in profile.sums()]
     rows = _rows((owner, each) for owner, each in sums if each.kind is SpanKind.KERNEL)
     memory = _rows((owner, each) for owner, each in sums if each.kind is not SpanKind.KERNEL)
@@ -129,7 +129,7 @@ def summarise(profile: Profile, gpu: str | None = None) -> KernelTable:
 
 
 def _capability(gpu: str | None, profile: Profile) -> str | None:
-    """Of the GPU that was named, else as the profile has it, else by the name that the profile has."""
+    """The compute capability of the named GPU; otherwise the profile's, from its field or from its GPU's name."""
     if gpu:
         return compute_capability_of(gpu)
     return profile.compute_capability or (compute_capability_of(profile.gpu) if profile.gpu else None)
@@ -148,7 +148,7 @@ def _is_amd(gpu: str | None, rows: Iterable[KernelRow]) -> bool:
 
 
 def _on_amd(rows: Iterable[KernelRow]) -> tuple[KernelRow, ...]:
-    """ROCm's ports carry the names of what they were ported from: the GPU tells whose they are."""
+    """ROCm's ports keep the names of the original kernels, so the GPU decides."""
     return tuple(
         replace(row, attribution=replace(row.attribution, library=_SAME_NAMES.get(row.library, row.library)))
         for row in rows
@@ -156,7 +156,8 @@ def _on_amd(rows: Iterable[KernelRow]) -> tuple[KernelRow, ...]:
 
 
 def _rows(sums: Iterable[tuple[str, KernelSum]]) -> tuple[KernelRow, ...]:
-    """One row a sum, largest first; equal totals by name, so that the source's order does not show. With its owner."""
+    """One row per sum with its owner, largest first; equal totals by name, so that the source's order does not
+    matter."""
     ordered = sorted(sums, key=lambda each: (-each[1].total_ns, each[1].name, each[0]))
     whole = sum(each.total_ns for _, each in ordered)
     return _told_apart([_row(each, each.total_ns / whole if whole else 0.0, owner) for owner, each in ordered])
@@ -181,7 +182,7 @@ def _row(each: KernelSum, share: float, owner: str) -> KernelRow:
 
 
 def _told_apart(rows: list[KernelRow]) -> tuple[KernelRow, ...]:
-    """Numbers the short names that several kernels have: gemvx::kernel<...> #1, #2, largest first."""
+    """Numbers short names that several kernels share: gemvx::kernel<...> #1, #2, largest first."""
     counts = Counter(row.short_name for row in rows)
     seen: Counter[str] = Counter()
     out = []

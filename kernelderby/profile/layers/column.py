@@ -1,4 +1,5 @@
-"""A profile as a column of the layer table: events by their place in the layer, sums by kernel pattern only."""
+"""A profile as a column of the layer table. Events are assigned by their place in the layer, sums by kernel pattern
+only."""
 
 from __future__ import annotations
 
@@ -18,13 +19,13 @@ from kernelderby.profile.spans import Profile, SpanKind
 from kernelderby.store.counts import counted
 
 ONE_OF = "one of "
-MOSTLY = 0.5  # unattributed: more than this share makes the map doubtful
-_WHOLE = 0.05  # of a pass: a recording holds whole ones, but for what its ends cut off
-_ENDS = 2  # layers at the ends of the model that may differ from the rest
+MOSTLY = 0.5  # share of unattributed time above which the map is doubtful
+_WHOLE = 0.05  # share of a pass: a recording holds whole passes except at its ends
+_ENDS = 2  # number of layers at the ends of the model that may differ from the rest
 
 
 def profile_column(profile: Profile, layer_map: LayerMap) -> LayerColumn:
-    """DerbyError when no kernel of the profile is in the map."""
+    """DerbyError if no kernel of the profile is in the map."""
     column = LayerColumn(profile.path.name, profile.form, str(profile.path), gpu=profile.gpu)
     (_from_events if profile.has_events else _from_sums)(column, profile, layer_map)
     column.notes[:0] = [f"{column.title}: {warning}" for warning in profile.warnings]
@@ -35,7 +36,7 @@ def profile_column(profile: Profile, layer_map: LayerMap) -> LayerColumn:
 
 
 def _doubts(column: LayerColumn, layer_map: LayerMap) -> None:
-    """Whether the map may be another model's, for the top of the table; and the modules that nothing was found of."""
+    """Warnings for the top of the table: the map may be another model's; modules without any kernel."""
     found = set(column.modules) | {module for one in column.inseparable for module in one.modules}
     shared = [name for _, name in column.modules if name.startswith(ONE_OF)]
     wanted = [
@@ -53,7 +54,7 @@ def _doubts(column: LayerColumn, layer_map: LayerMap) -> None:
 
 
 def _check_fit(profile: Profile, layer_map: LayerMap, column: LayerColumn) -> None:
-    """A warning among the column's facts where one thing speaks against the map. DerbyError where two do."""
+    """A warning among the column's facts if one sign contradicts the map, a DerbyError if two do."""
     run = longest_run(profile)
     if run is None or _holds(run, layer_map):
         return
@@ -71,7 +72,7 @@ def _check_fit(profile: Profile, layer_map: LayerMap, column: LayerColumn) -> No
 
 
 def _holds(run: int, layer_map: LayerMap) -> bool:
-    """Whether the run may be layers of this model: some passes of one kind of its layers after the other."""
+    """Whether the run of layers is possible in this model: passes of one kind of its layers after another."""
     kinds = {layer_map.layers, *(group.layers for group in layer_map.groups.values())}
     for layers in kinds:
         passes = max(round(run / layers), 1)
@@ -105,7 +106,7 @@ class _Events:
         self.gpu = np.array([gpus[key[:2]] for key in streams])[self.stream]
 
     def union(self, wanted: np.ndarray) -> float:
-        """us in which a span of `wanted` (a mask) runs, summed over the GPUs."""
+        """The us in which a span of the mask `wanted` ran, summed over the GPUs."""
         masks = (wanted & (self.gpu == gpu) for gpu in np.unique(self.gpu))
         return sum(stretches.length(stretches.union(self.start[one], self.end[one])) for one in masks) / 1e3
 
@@ -143,7 +144,7 @@ def _from_events(column: LayerColumn, profile: Profile, layer_map: LayerMap) -> 
 
 
 def _walk(events: _Events, layer_map: LayerMap) -> tuple[np.ndarray, np.ndarray]:
-    """Step of every span (NOWHERE: none) and the layer that it ran in, counted per stream (NOWHERE: outside)."""
+    """For every span its step (NOWHERE: none) and its layer, counted per stream (NOWHERE: outside)."""
     step, layer = (np.full(len(events.start), NOWHERE, np.int32) for _ in range(2))
     matcher = Matcher(layer_map)
     for stream in range(len(events.streams)):
@@ -154,7 +155,7 @@ def _walk(events: _Events, layer_map: LayerMap) -> tuple[np.ndarray, np.ndarray]
 
 
 def _occurrences(events: _Events, layer_map: LayerMap, step: np.ndarray, layer: np.ndarray) -> dict[Module, int]:
-    """In how many layers each module is; streams count their own layers."""
+    """The number of layers that contain each module; every stream counts its own layers."""
     modules = list(dict.fromkeys(one.line[:2] for one in layer_map.steps))
     module_of = np.array([modules.index(one.line[:2]) for one in layer_map.steps])
     matched = np.flatnonzero(step >= 0)
@@ -164,7 +165,7 @@ def _occurrences(events: _Events, layer_map: LayerMap, step: np.ndarray, layer: 
 
 
 def _lines(column: LayerColumn, events: _Events, layer_map: LayerMap, step: np.ndarray) -> dict[Line, np.ndarray]:
-    """Mask of the spans of each line; names and instances into the column."""
+    """The mask of the spans of each line. Writes names and instances into the column."""
     lines: dict[Line, np.ndarray] = {}
     kinds = len(events.kernels)
     matched = step >= 0
@@ -201,7 +202,7 @@ def _leftovers(column: LayerColumn, events: _Events, step: np.ndarray, layer: np
 
 
 def _per_layer(column: LayerColumn, unions: dict[tuple[str, ...], float], usual_us: float, layer_map: LayerMap) -> None:
-    """Averages over the layers that have the group; usual_us: union of all that a layer of the usual kind has."""
+    """Averages over the layers that have the group. usual_us: the union over a whole layer of the usual kind."""
     for key, total in unions.items():
         mean = total / column.seen[key[0]]
         if len(key) == 1:
@@ -228,7 +229,7 @@ def _passes(column: LayerColumn, layer_map: LayerMap) -> float:
 
 
 def _layers_seen(layer_map: LayerMap, seen: dict[Module, int]) -> dict[str, int]:
-    """Per group how many layers have it: the commonest count of its modules that every layer has."""
+    """For each group the number of layers that have it: the most frequent count among its required modules."""
     by_group: dict[str, list[int]] = defaultdict(list)
     for wanted in (True, False):
         for module, count in seen.items():

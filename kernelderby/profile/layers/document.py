@@ -1,7 +1,8 @@
-"""Module tables as people write them: a Markdown table of layer group, module, kernel and a column of times a run.
+"""Module tables as people write them: a Markdown table of layer group, module, kernel, and a column of times for each
+run.
 
-A copy may have lost the alignment of its cells (an empty cell dropped, the rest moved to the left): a number where a
-name belongs shows it. The names of such a row are then told by what they look like, its number is the first column's.
+In a copy, cells may have shifted to the left because an empty cell was dropped. A number in the place of a name shows
+this. The names of such a row are then recognised by their look, and its number belongs to the first column.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _LARGEST = 1 << 22
 
 
 def module_table(path: Path) -> tuple[int, list[str]] | None:
-    """Line number and lines of the file when a table of modules is in it; None for anything else."""
+    """The line number and lines of a table of modules in the file; None if there is none."""
     try:
         with opened(path) as file:
             data = file.read(_LARGEST + 1)
@@ -45,7 +46,8 @@ def module_table(path: Path) -> tuple[int, list[str]] | None:
 
 
 def read_document(path: Path) -> dict[str, Any]:
-    """What a module table's TOML has: kind, source, unit, columns, printed, rows. DerbyError: a cell is no time."""
+    """The contents that a module table's TOML would have: kind, source, unit, columns, printed, rows. DerbyError: a
+    cell is not a time."""
     found = module_table(path)
     if found is None:
         raise DerbyError(f"{path}: no table with the columns module and kernel in it; give a page that has one")
@@ -111,7 +113,7 @@ class _TableReader:
         return f"column{self.times.index(place) + 1}"
 
     def _number(self, line: int, cell: str) -> float:
-        """us: a cell's own unit, else us."""
+        """The cell's number in us. Its own unit counts; without one it is us."""
         try:
             found = quantity(cell, None, TIME_NS, "us")
         except CellError as error:

@@ -1,6 +1,5 @@
-"""A layer map without one: the period of the kernels found, its kernels as modules, written as a map to be corrected.
-
-Modules are named by the nn.Module events of the trace where it has them, else by what their kernels do.
+"""Drafts a layer map: finds the period of the kernels, makes its kernels modules, and writes a map to be corrected.
+Modules take their names from the trace's nn.Module events, if it has any, otherwise from their kernels' roles.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ from kernelderby.profile.spans import Profile, Span, SpanKind
 from kernelderby.profile.steps.period import LEAST, Period, layer_period
 from kernelderby.store.counts import counted
 
-RARE = 0.05  # of the repetitions: a kernel that stands at a place in fewer is no part of the layer
-_PREFIX = 80  # letters of a name that a pattern has; those of a generated one say its tile after that
+RARE = 0.05  # share of the repetitions that must have a kernel at a place, for the kernel to be part of the layer
+_PREFIX = 80  # letters of a name in a pattern; generated names have their tile after that
 _MODULE = re.compile(r"^nn\.Module: (?P<kind>.+?)_(?P<number>\d+)$")
 _FEED = {Role.ROUTING: "experts", Role.GROUPED_GEMM: "experts"}
 
@@ -32,13 +31,13 @@ _FEED = {Role.ROUTING: "experts", Role.GROUPED_GEMM: "experts"}
 @dataclass(frozen=True, slots=True)
 class _KernelOfLayer:
     name: str
-    modules: tuple[str, ...]  # kinds of the nn.Modules around it, outermost first, from inside the layer on
-    layer: str = ""  # kind of the nn.Module that is the layer
+    modules: tuple[str, ...]  # kinds of the nn.Modules inside the layer around it, outermost first
+    layer: str = ""  # kind of the nn.Module that forms the layer
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """data: as the map's file has it. how: one line about where it comes from."""
+    """data: the contents of the map's file. how: one line about its origin."""
 
     data: dict[str, Any]
     how: str
@@ -47,7 +46,7 @@ class Draft:
         return parse_map("draft", self.data, path)
 
     def text(self) -> str:
-        """The file of a layer map."""
+        """The text of a layer map's file."""
         lines = [f"# {self.how}", "# Names and groups are a draft: correct them.", ""]
         lines += [f"title = {json.dumps(self.data['title'])}", f"layers = {self.data['layers']}"]
         for module in self.data["modules"]:
@@ -60,7 +59,7 @@ class Draft:
         return "\n".join(lines) + "\n"
 
     def stages_text(self) -> str:
-        """The same as stages, one a module: a file for `derby profile stages --stages`."""
+        """The same as stages, one per module: the text of a file for `derby profile stages --stages`."""
         lines = [f"# {self.how}", "# Names are a draft: correct them."]
         seen: Counter[str] = Counter()
         for module in self.data["modules"]:
@@ -73,7 +72,7 @@ class Draft:
 
 
 def draft_of(profile: Profile) -> Draft:
-    """DerbyError where no layer repeats, or the profile has sums only."""
+    """DerbyError if no layer repeats, or the profile has sums only."""
     if not profile.has_events:
         raise DerbyError(
             f"{profile.path}: {profile.form} has sums only, so no layer can be found in it; give --map, or events"
@@ -95,7 +94,7 @@ def draft_of(profile: Profile) -> Draft:
 
 
 def longest_run(profile: Profile) -> int | None:
-    """How many layers stand in a row, as their period shows; None where nothing repeats."""
+    """The number of consecutive layers, by their period; None if nothing repeats."""
     period = _period([span.name for span in _main_spans(profile)])
     return period.repetitions if period else None
 
@@ -107,7 +106,7 @@ def _period(texts: Sequence[str]) -> Period | None:
 
 
 def _main_spans(profile: Profile) -> list[Span]:
-    """The kernels of the stream that has most of them."""
+    """The kernels of the stream with most kernels."""
     spans = [span for span in profile.spans() if span.kind is SpanKind.KERNEL]
     streams = Counter((span.process, span.device, span.stream) for span in spans)
     main = streams.most_common(1)[0][0] if streams else None
@@ -115,7 +114,7 @@ def _main_spans(profile: Profile) -> list[Span]:
 
 
 def _main_stream(profile: Profile) -> list[_KernelOfLayer]:
-    """As _main_spans, each with the nn.Modules around its launch."""
+    """The kernels of _main_spans, each with the nn.Modules around its launch."""
     paths = profile.modules()
     if not paths:
         return [_KernelOfLayer(span.name, ()) for span in _main_spans(profile)]
@@ -125,8 +124,8 @@ def _main_stream(profile: Profile) -> list[_KernelOfLayer]:
 
 
 def _layer_kind(paths: Sequence[tuple[str, ...]]) -> str:
-    """The kind of nn.Module with several instances that has most of the work in it; of equal ones the outermost. ""
-    without any."""
+    """The kind of nn.Module that contains most of the work, among kinds with several instances; of equal ones the
+    outermost. "" without any."""
     instances: dict[str, set[str]] = {}
     work: Counter[str] = Counter()
     for path, count in Counter(paths).items():
@@ -148,7 +147,7 @@ def _below(path: tuple[str, ...], layer: str) -> tuple[tuple[str, ...], str]:
 
 
 def _layers(kernels: Sequence[_KernelOfLayer], period: Period) -> tuple[int, str]:
-    """How many layers the model has, and the nn.Module that tells; the repetitions in a row where none does."""
+    """The number of layers, and the nn.Module that shows it; without one, the number of consecutive repetitions."""
     named = {kernel.layer for kernel in kernels if kernel.layer}
     kinds = {match["kind"] for text in named if (match := _MODULE.match(text))}
     if len(kinds) == 1 and abs(len(named) - period.repetitions) <= 2:
@@ -157,7 +156,7 @@ def _layers(kernels: Sequence[_KernelOfLayer], period: Period) -> tuple[int, str
 
 
 def _consensus(kernels: Sequence[_KernelOfLayer], period: Period) -> list[list[_KernelOfLayer]]:
-    """Of each place of the layer the kernels that stand there, the most frequent first."""
+    """For each place of the layer the kernels that occur there, the most frequent first."""
     found: list[list[_KernelOfLayer]] = []
     for place in range(period.length):
         standing = [
@@ -174,20 +173,21 @@ def _consensus(kernels: Sequence[_KernelOfLayer], period: Period) -> list[list[_
 
 
 def _rotated(places: list[list[_KernelOfLayer]]) -> list[list[_KernelOfLayer]]:
-    """Beginning with the norm before attention; where there is none, as found."""
+    """The places rotated so that the norm before attention comes first; unchanged without such a norm."""
     roles = [attribute(kernels[0].name).role for kernels in places]
     attention = [place for place, role in enumerate(roles) if role is Role.ATTENTION]
     norms = [place for place, role in enumerate(roles) if role is Role.NORM]
     if not attention or not norms:
         return places
-    # The norms of queries and keys stand behind the projection; the layer's own stands before it.
+    # Norms of queries and keys follow the projection; the layer's own norm precedes it.
     own = [place for place in norms if _gemm_between(place, attention[0], roles)] or norms
     first = min(own, key=lambda place: (attention[0] - place) % len(places))
     return places[first:] + places[:first]
 
 
 def _gemm_between(start: int, end: int, roles: Sequence[Role]) -> bool:
-    """Whether a projection stands between a norm and attention: then it is the layer's first norm, not the queries'."""
+    """Whether a projection is between a norm and attention: then the norm is the layer's first norm, not the
+    queries'."""
     between = [roles[(start + step) % len(roles)] for step in range(1, (end - start) % len(roles))]
     return Role.GEMM in between
 
@@ -213,7 +213,8 @@ def _modules(places: list[list[_KernelOfLayer]]) -> list[dict[str, Any]]:
 
 
 def _groups(places: list[list[_KernelOfLayer]]) -> list[str]:
-    """attention up to the norm after it, then mlp (or experts); by the layer's own parts where nn.Modules name them."""
+    """Groups: attention up to the norm after it, then mlp (or experts). If nn.Modules name the layer's parts, these are
+    the groups."""
     roles = [attribute(kernels[0].name).role for kernels in places]
     feed = next((_FEED[role] for role in roles if role in _FEED), "mlp")
     if Role.ATTENTION not in roles:
@@ -224,6 +225,7 @@ def _groups(places: list[list[_KernelOfLayer]]) -> list[str]:
 
 
 def _pattern(kernels: Sequence[_KernelOfLayer]) -> str:
-    """Of the functions' names, without template arguments: a tile size does not change what it is."""
+    """A pattern of the functions' names without template arguments, since a tile size does not change a kernel's
+    role."""
     bases = dict.fromkeys((split(normal_form(kernel.name))[0] or kernel.name)[:_PREFIX] for kernel in kernels)
     return "|".join(f"^(?:void )?{re.escape(base)}" for base in bases)

@@ -1,6 +1,6 @@
-"""Layer maps: which modules a model's layer has, in which order, and how a kernel is known to be one of them.
+"""Layer maps: the modules of a model's layer, their order, and the patterns of their kernels.
 
-A map is a TOML file, ours under layer_maps/ or anyone's by path:
+A map is a TOML file, ours under maps/ or anyone's by path:
 
     title = "what it is a map of"
     layers = 61                            # layers of the model: one forward pass runs so many
@@ -78,7 +78,7 @@ class _Map(Struct):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One kernel of a layer. match None: any kernel inside the module's NVTX range."""
+    """One kernel of a layer. match: None for any kernel inside the module's NVTX range."""
 
     line: Line
     place: int  # index of its [[modules]] entry
@@ -98,7 +98,8 @@ class LayerGroup:
 
 @dataclass(frozen=True)
 class LayerMap:
-    """ranges: of each [[modules]] entry, by place. overlaps: of each its parts, a part being a set of modules."""
+    """ranges: the ranges of each [[modules]] entry, by place. overlaps: the parts of each overlap; a part is a set of
+    modules."""
 
     name: str
     title: str
@@ -115,11 +116,13 @@ class LayerMap:
         return list(dict.fromkeys(step.line for step in self.steps if step.match is not None))
 
     def usual(self, group: str) -> bool:
-        """Whether a layer of the usual kind has it (not one that stands in for others in a few layers)."""
+        """Whether layers of the usual kind have this group. Groups that replace others in a few layers are not
+        usual."""
         return group not in self.groups or not self.groups[group].instead_of
 
     def candidates(self, kernel: str, ranges: tuple[str, ...] = ()) -> tuple[int, ...]:
-        """Indices of the steps that a kernel may be, by its innermost range that names a module, else by pattern."""
+        """Indices of the steps that match a kernel, by its innermost range that names a module, otherwise by
+        pattern."""
         key = (kernel, self._places(ranges) if ranges and self._has_ranges else frozenset())
         if key not in self._found:
             self._found[key] = self._steps_of(normal_form(kernel), key[1])
@@ -130,7 +133,7 @@ class LayerMap:
         return any(self.ranges)
 
     def _places(self, ranges: tuple[str, ...]) -> frozenset[int]:
-        """Places of the modules that the innermost possible range names."""
+        """Places of the modules that the innermost matching range names."""
         for text in reversed(ranges):
             if text not in self._named:
                 if len(self._named) > CACHE_LIMIT:
@@ -159,7 +162,7 @@ def shipped() -> list[str]:
 
 
 def load_map(name: str | Path) -> LayerMap:
-    """A shipped map by name ("deepseek_decode") or any by path. DerbyError: unknown, or a field that is wrong."""
+    """A shipped map by name ("deepseek_decode"), or any map by path. DerbyError: an unknown map, or a wrong field."""
     path = Path(name)
     if path.suffix != ".toml":
         path = FOLDER / f"{name}.toml"
@@ -201,7 +204,7 @@ def _steps(where: str, place: int, entry: dict[str, Any]) -> list[Step]:
                 line, place, Pattern(where, kernel["match"]), kernel.get("optional", False), kernel.get("repeat", False)
             )
         )
-    if entry.get("ranges"):  # any other kernel inside its range; required where the range is all that is known of it
+    if entry.get("ranges"):  # any other kernel inside its range; required if the range is the only sign of the module
         steps.append(Step((group, module, ""), place, None, optional=bool(steps), repeat=True))
     return steps
 

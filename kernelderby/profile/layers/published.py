@@ -65,12 +65,12 @@ class _Table(Struct):
 
 
 def is_module_table(path: Path) -> bool:
-    """A TOML file of ours, or a document with such a table in it."""
+    """Whether it is a TOML file of ours, or a document with such a table."""
     return path.suffix == ".toml" or module_table(path) is not None
 
 
 def table_columns(path: Path, layer_map: LayerMap | None) -> tuple[list[LayerColumn], LayerMap | None]:
-    """Its columns, and the map that they are by: the given one, else the file's own. DerbyError: a field is wrong."""
+    """The file's columns, and their map: the given one, otherwise the file's own. DerbyError: a field is wrong."""
     data: dict[str, Any] = read_toml(path) if path.suffix == ".toml" else read_document(path)
     convert(path, data, _Table)
     if data.get("kind") != KIND:
@@ -114,7 +114,7 @@ def _rows(path: Path, data: dict[str, Any], layer_map: LayerMap | None) -> list[
 
 
 def _line(layer_map: LayerMap | None, group: str, module: str, kernel: str, taken: set[Line]) -> Line:
-    """The map's line for a row: its first kernel of that module that fits and is not taken; else a line of its own."""
+    """The map's line for a row: the module's first matching kernel that is not taken yet; otherwise a new line."""
     name = normal_form(kernel)
     for step in layer_map.steps if layer_map else ():
         if step.line[:2] == (group, module) and step.match and step.match.search(name) and step.line not in taken:
@@ -161,8 +161,9 @@ def _is_time(value: Any) -> TypeGuard[float]:
 
 
 def _printed(path: Path, entry: dict[str, Any], column: LayerColumn) -> Printed:
-    """Agrees when it is the computed sum to the last digit that the document prints (a group's sum only: what the
-    model takes beside the table's modules is unknown, so all layers and end to end are only held against them)."""
+    """A printed sum agrees if it equals the computed sum to the last printed digit. This holds for the sum of a group
+    only. Sums over all layers and end to end are only compared, since they include unknown work outside the table's
+    modules."""
     group, value = entry.get("group"), entry.get("value")
     if not _is_time(value):
         raise DerbyError(f"{path}: printed: value: {value!r:.60} is no time in us; give the printed one")

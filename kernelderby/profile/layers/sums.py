@@ -1,7 +1,7 @@
-"""One profile's or one published table's times by layer: a column of the layer table. All times us a layer.
+"""The times of one profile or one published table by layer: a column of the layer table. All times are us per layer.
 
-Time that ran beside other time counts once: from events it is the union of intervals, at every level; from module times
-alone the longest of the modules that the map declares to overlap.
+Overlapping time counts once. With events it is the union of intervals, at every level. With module times only, the
+longest of the modules that the map declares to overlap counts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Module = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """Kernels of one name that no module explains. inside_us: the part that ran inside layers, None when unknown."""
+    """Kernels of one name that no module explains. inside_us: the part that ran inside layers, None if unknown."""
 
     name: str
     instances: int
@@ -27,7 +27,7 @@ class Leftover:
 
 @dataclass(frozen=True, slots=True)
 class Inseparable:
-    """Kernels of one name that the map has in several groups; without events nobody can tell them apart."""
+    """Kernels of one name that the map has in several groups, and that cannot be told apart without events."""
 
     name: str
     modules: tuple[Module, ...]
@@ -37,8 +37,8 @@ class Inseparable:
 
 @dataclass(frozen=True, slots=True)
 class Printed:
-    """A sum that a document prints beside the one computed from its rows. group: None for all layers or end to end;
-    layers: of how many layers it is, where the document says so."""
+    """A sum that a document prints, beside the sum of its rows. group: None for all layers or end to end. layers:
+    number of layers in the sum, if the document gives it."""
 
     what: str
     group: str | None
@@ -50,10 +50,9 @@ class Printed:
 
 @dataclass
 class LayerColumn:
-    """form: "module table", or what the profile is. names: kernels behind a line. seen: layers counted, by group.
-
-    layer_us: one layer of the usual kind. model_us: all layers of one forward pass. overlapped_us: what the sum of the
-    groups is above layer_us. unattributed_us, busy_us, wall_us: of the whole profile, None for a table.
+    """form: "module table", or the form of the profile. names: line -> its kernels. seen: group -> number of layers
+    counted. layer_us: one layer of the usual kind. model_us: all layers of one forward pass. overlapped_us: the sum of
+    the groups minus layer_us. unattributed_us, busy_us, wall_us: of the whole profile, None for a table.
     """
 
     title: str
@@ -83,14 +82,14 @@ class LayerColumn:
 
 
 def add_up(column: LayerColumn, layer_map: LayerMap | None, layers: int) -> None:
-    """Modules, groups, layer and model from the lines, when only times are known: overlaps as the map declares them."""
+    """Computes modules, groups, layer and model from the lines' times, with the overlaps that the map declares."""
     for line, us in column.lines.items():
         column.modules[line[:2]] = column.modules.get(line[:2], 0.0) + us
     for (group, _), us in column.modules.items():
         column.groups[group] = column.groups.get(group, 0.0) + us
     hidden_of_all = 0.0
     for parts in layer_map.overlaps if layer_map else ():
-        assert layer_map is not None  # it has the parts
+        assert layer_map is not None  # the column has the parts
         hidden, groups = _hidden(column.modules, parts)
         if len(groups) == 1 and hidden:
             column.groups[groups.pop()] -= hidden
@@ -109,13 +108,13 @@ def group_layers(layer_map: LayerMap | None, group: str, layers: int) -> int:
 
 
 def _hidden(modules: dict[Module, float], parts: Iterable[frozenset[Module]]) -> tuple[float, set[str]]:
-    """(time of the parts that runs beside the longest of them, groups that have any)."""
+    """(time of the parts that runs beside the longest part, groups with such parts)."""
     sums = [sum(modules.get(key, 0.0) for key in part) for part in parts]
     groups = {key[0] for part in parts for key in part if key in modules}
     return sum(sums) - max(sums), groups
 
 
 def most_common(counts: Iterable[int]) -> int:
-    """The commonest count, the larger of two as common; 0 of none."""
+    """The most frequent count, the larger of two equally frequent ones; 0 without counts."""
     tally = Counter(counts)
     return max(tally, key=lambda count: (tally[count], count)) if tally else 0

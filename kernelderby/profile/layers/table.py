@@ -21,7 +21,7 @@ from kernelderby.profile.steps.find import ProfileStep, steps_of, windows_of
 
 @dataclass(frozen=True, slots=True)
 class LayerRatio:
-    """A column's time over the first one's, over the kernels that both have. shared, of: how many of how many."""
+    """A column's time over the first column's, for the kernels that both have: `shared` of `of` kernels."""
 
     ratio: float
     shared: int
@@ -34,7 +34,7 @@ class LayerRatio:
 
 @dataclass(frozen=True, slots=True)
 class LayerTable:
-    """lines: every kernel line that a column has, in order of launch. Ratios are over the first column."""
+    """lines: every kernel line of any column, in order of launch. Ratios are over the first column."""
 
     layer_map: LayerMap | None
     layers: int
@@ -65,8 +65,8 @@ class LayerTable:
     def compare(
         self, column: LayerColumn, lines: Sequence[Line], total: str | tuple[Any, ...] | None = None
     ) -> LayerRatio | None:
-        """Against the first column. total: "layer", "model", (group,) or (group, module), whose own times (overlap
-        counted once) are compared where both columns are whole; otherwise the sum of the lines that both have."""
+        """The ratio to the first column. total: "layer", "model", (group,) or (group, module). If both columns are
+        whole, their own totals (overlap counted once) are compared; otherwise the sums of the lines that both have."""
         first = self.columns[0]
         either = [line for line in lines if line in column.lines or line in first.lines]
         both = [line for line in either if line in column.lines and line in first.lines]
@@ -77,7 +77,7 @@ class LayerTable:
         return LayerRatio(ours / theirs, len(both), len(either)) if theirs else None
 
     def _total_of(self, column: LayerColumn, lines: Sequence[Line], total: str | tuple[Any, ...] | None) -> float:
-        """The total of some of a column's lines; what the map declares to overlap counts once here too."""
+        """The total of some of a column's lines. Overlaps that the map declares count once here too."""
         part = LayerColumn("", "", lines={line: column.lines[line] for line in lines})
         add_up(part, self.layer_map, self.layers)
         return sum(part.lines.values()) if total is None else _total(part, total) or 0.0
@@ -147,10 +147,10 @@ def _total(column: LayerColumn, total: str | tuple[Any, ...]) -> float | None:
 def layer_table(
     files: Sequence[Path], map_name: str | Path | None = None, selection: Selection | None = None
 ) -> LayerTable:
-    """Each file's columns side by side: module tables (TOML) and profiles, of these one for each kind of serving step
-    where annotations tell them apart. The map is the given one, else the one that the first module table names, else a
-    draft from the first profile. selection: only that part of the profiles. DerbyError: no layer is found, the map is
-    another model's, or a file cannot be read."""
+    """The columns of all files side by side: module tables (TOML) and profiles. A profile has a column for each kind of
+    serving step if annotations tell them apart. The map is the given one, otherwise that of the first module table,
+    otherwise a draft from the first profile. selection: use only that part of the profiles. DerbyError: no layer is
+    found, the map is another model's, or a file cannot be read."""
     layer_map = load_map(map_name) if map_name is not None else None
     found: dict[Path, list[LayerColumn]] = {}
     told = ""
@@ -178,7 +178,7 @@ def layer_table(
 
 
 def _by_kind(profile: Profile) -> list[Profile]:
-    """One part a kind of serving step, as annotations tell them apart; the profile itself where there is one kind."""
+    """One part for each kind of serving step, by the annotations; the profile itself if there is one kind only."""
     if not profile.has_events or not any(read_annotation(each.name) for each in profile.range_instances()):
         return [profile]
     steps = steps_of(profile)
@@ -191,8 +191,8 @@ def _by_kind(profile: Profile) -> list[Profile]:
 
 
 def _order(layer_map: LayerMap | None, columns: Sequence[LayerColumn]) -> list[Line]:
-    """The map's lines that a column has, in its order, each group together and those of unusual layers last; others
-    after the last line of their module, else of their group, else at the end."""
+    """First the map's lines that a column has, in the map's order, group by group, with the groups of unusual layers
+    last. Other lines follow the last line of their module, or of their group, or come at the end."""
     known = [line for column in columns for line in (*column.names, *column.lines)]
     present = set(known)
     order = [line for line in (layer_map.lines if layer_map else ()) if line in present]

@@ -1,11 +1,11 @@
-"""Which step of which layer each kernel of a stream is: the cheapest walk around the layer map.
+"""Assigns each kernel of a stream to a step and a layer, by the cheapest walk around the layer map.
 
-A stream's kernels in order are read as passes over the map's steps, first to last and round again. Kernels that look
-alike (seven fp8 GEMMs in a DeepSeek layer) are told apart by the walk: it may leave out optional steps for nothing,
-required ones at JUMP plus one each (up to FAR), and any kernel can be left unattributed at STRAY. The cheapest walk is
-found by dynamic programming over "the step that was matched last". Costs are small integers relative to the best and
-cut off above it, so layers that repeat bring the same cost vectors back: each (vector, candidates) is worked out once
-and a long profile costs one dictionary lookup a kernel.
+A stream's kernels in order are read as passes over the map's steps, first to last and round again. The walk tells
+kernels of one name apart, such as the seven fp8 GEMMs in a DeepSeek layer. Leaving out optional steps is free, required
+ones cost JUMP plus one each (up to FAR), and leaving a kernel unattributed costs STRAY. The cheapest walk is found by
+dynamic programming over "the step that was matched last". Costs are small integers relative to the best and cut off
+above it, so layers that repeat bring the same cost vectors back: each (vector, candidates) is worked out once and a
+long profile costs one dictionary lookup a kernel.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from statistics import median
 from kernelderby.profile.layers.map import LayerMap
 
 JUMP, FAR, STRAY = 3, 4, 8  # STRAY above JUMP + FAR: a lone kernel of a side stream is matched, layer after layer
-LEAST_SHARE = 0.25  # of the stream's median layer; a shorter pass is kernels elsewhere that only look like a layer's
+LEAST_SHARE = 0.25  # of the stream's median layer; kernels elsewhere may resemble a shorter pass
 NOWHERE = -1
 
 
 @dataclass(slots=True)
 class Walk:
-    """Of each kernel its step (NOWHERE: unattributed), and the number of its pass over the map, counted from 0.
+    """For each kernel its step (NOWHERE: unattributed), and the number of its pass over the map, counted from 0.
 
     Unattributed kernels between two kernels of one pass have its number: they run inside a layer.
     """
@@ -51,7 +51,7 @@ class Matcher:
         costs = bytes(not self.layer_map.usual(step.line[0]) for step in self.layer_map.steps)
         moves = array("l")
         for options in candidates:
-            if not options:  # nothing to decide: it is unattributed, wherever the walk stands
+            if not options:  # unattributed, wherever the walk is
                 moves.append(NOWHERE)
                 continue
             move = self._moves.get((costs, options))
@@ -88,11 +88,9 @@ class Matcher:
 
 
 def _jump_costs(layer_map: LayerMap) -> list[list[int]]:
-    """[from][to]: what the required steps cost that lie between, going round.
-
-    After a group that stands in for others those are not missing, unless the walk goes on in one of them. Entering it
-    costs one: where a stream shows only kernels that both kinds of layer have (a shared expert's, on a side stream),
-    they are the usual layer's.
+    """[from][to]: the cost of the required steps in between, going round. After a group that replaces others, the
+    replaced steps are not missing, unless the walk continues in one of them. Entering such a group costs one. So
+    kernels that both kinds of layer have (a shared expert's, on a side stream) count as the usual layer's.
     """
     steps = layer_map.steps
     count = len(steps)
@@ -136,7 +134,8 @@ def _numbered(steps: array[int], layer_map: LayerMap) -> Walk:
 
 
 def _without_fragments(walk: Walk, sizes: list[int]) -> Walk:
-    """Passes far shorter than the stream's median one are no layers; their kernels go back to unattributed."""
+    """Removes passes far shorter than the stream's median pass: they are no layers, and their kernels become
+    unattributed."""
     least = LEAST_SHARE * median(sizes) if sizes else 0
     if all(size >= least for size in sizes):
         return walk

@@ -1,7 +1,7 @@
 """Numbers, units and column names of tables that people and tools print.
 
-A number is read only when it can mean one thing. "1,234" is 1234 where a column holds whole numbers; where it holds
-fractions it could as well be 1.234 of a locale with decimal commas, and is refused.
+A number is read only if it has one meaning. "1,234" is 1234 in a column of whole numbers. In a column of fractions it
+could also be 1.234 of a locale with decimal commas, so it is refused.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ _PLAIN = re.compile(r"[+-]?(?:\d+(?:\.(\d*))?|\.(\d+))(?:[eE][+-]?\d+)?")
 _GROUPED = re.compile(rf"[1-9]\d{{0,2}}([,'’{_SPACES}])\d{{3}}(?:\1\d{{3}})*(?:\.(\d+))?")
 _DOTTED = re.compile(r"[1-9]\d{0,2}(?:\.\d{3})+")
 _CELL = re.compile(rf"[~≈]?\s*(?P<number>[+-]?[\d.][\d.,'’{_SPACES}]*(?:[eE][+-]?\d+)?)\s*(?P<unit>%|[A-Za-zμµ]+)?")
-_MOST, _LONGEST = 1e24, 60  # of a number in any unit, and letters of one
+_MOST, _LONGEST = 1e24, 60  # the largest number in any unit, and the most letters of one
 _MOST_LAUNCHES = 10**15
 _NOTHING = {"", "-", "–", "—", "n/a", "na", "nan", "none"}
 MEND = "export it again with decimal points, e.g. `LC_ALL=C nsys stats --format csv`"
 
 
 class CellError(ValueError):
-    """What is wrong with a cell, and the mend; the caller knows file and line."""
+    """The problem of a cell and the mend; the caller adds file and line."""
 
     def __init__(self, told: str) -> None:
         super().__init__(told if "; " in told else f"{told}; mend that cell")
@@ -60,19 +60,20 @@ class CellError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """step: what one unit in the last printed place is worth, so the value is good to half of it."""
+    """step: the worth of one unit in the last printed place; the value is accurate to half of it."""
 
     value: float
     step: float
 
 
 def bare(cell: str) -> str:
-    """Without Markdown's emphasis and code marks."""
+    """The cell without Markdown's emphasis and code marks."""
     return cell.replace("**", "").replace("`", "").strip()
 
 
 def quantity(cell: str, header_unit: str | None, units: dict[str, int], default: str | None = None) -> Quantity | None:
-    """A time in ns or a size in bytes, by the unit in the cell, in the column's header, or else `default`."""
+    """A time in ns or a size in bytes, by the unit in the cell, otherwise in the column's header, otherwise
+    `default`."""
     text = bare(cell)
     if text.lower() in _NOTHING:
         return None
@@ -89,7 +90,7 @@ def quantity(cell: str, header_unit: str | None, units: dict[str, int], default:
 
 
 def count(cell: str) -> int | None:
-    """A number of instances. "2799+1098" (one kernel in two places of a pipeline) is their sum."""
+    """A number of instances. "2799+1098" (one kernel in two places of a pipeline) means the sum."""
     text = bare(cell)
     if text.lower() in _NOTHING:
         return None
@@ -103,19 +104,19 @@ def count(cell: str) -> int | None:
 
 
 def split(line: str, separator: str) -> list[str]:
-    """Of one line of CSV, however long the names in it are."""
+    """The cells of one line of CSV, with names of any length."""
     csv.field_size_limit(max(csv.field_size_limit(), len(line)))
     return next(csv.reader([line], delimiter=separator), [])
 
 
 def check_dots(cell: str) -> None:
-    """Of a table that semicolons separate: 6.000 is six there, or six thousand."""
+    """Refuses an ambiguous number in a table with semicolons, where 6.000 is six or six thousand."""
     if _DOTTED.fullmatch(bare(cell)):
         raise CellError(f"{cell!r} may have a thousand's or a decimal point; {MEND}")
 
 
 def check_percent(cell: str) -> None:
-    """Shares are computed anew and their cells not used, but a decimal comma in one gives the locale away. People put
+    """Refuses a share with a decimal comma, which reveals the locale. Shares themselves are computed anew. People put
     notes before the share ("CUDABlas.cpp 41.5%")."""
     match = re.search(r"([\d.,]+)\s*%?\s*$", bare(cell))
     if match and "," in match[1]:
@@ -123,7 +124,7 @@ def check_percent(cell: str) -> None:
 
 
 def _number(text: str, whole: bool) -> tuple[float, float]:
-    """The value and the worth of its last place. whole: whether a group of three digits after a comma is thousands."""
+    """The value and the worth of its last place. whole: whether three digits after a comma are thousands."""
     try:
         number, step = _parsed(text, whole)
     except OverflowError:
@@ -160,7 +161,7 @@ def unit_of(text: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """meaning: one of MEANINGS' keys, or "" for a column that is not used. unit: of the header, None without."""
+    """meaning: one of MEANINGS' keys, or "" for an unused column. unit: the header's unit, None without one."""
 
     meaning: str
     unit: str | None
@@ -183,7 +184,7 @@ _CAMEL = re.compile(r"^(TotalDuration|Average|Min|Max)Ns$")  # rocprof's
 _MEANING = {title: meaning for meaning, titles in MEANINGS.items() for title in titles}
 
 
-# Where a table has several columns with names, the first of these says which kernel it was.
+# If a table has several columns with names, the first of these names the kernel.
 _NAMES = ("kernel name", "kernel", "name", "function", "operation", "event")
 
 
@@ -192,7 +193,8 @@ def _base(cell: str) -> str:
 
 
 def columns_of(header: list[str]) -> list[Heading]:
-    """Each meaning at most once, the first column that has it. The GUI's bare "Time" is the share, as "Time (%)" is."""
+    """Each meaning at most once, for the first column that has it. The GUI's bare "Time" is the share, like "Time
+    (%)"."""
     columns, seen = [], set()
     named = min((_base(cell) for cell in header if _base(cell) in _NAMES), key=_NAMES.index, default="")
     for cell in header:

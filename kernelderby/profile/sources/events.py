@@ -1,8 +1,8 @@
-"""The GPU's events of a Chrome trace: Kineto's (torch.profiler) by their categories, XLA's (JAX) by their process. The
-rest is dropped while the file is read.
+"""The GPU's events of a Chrome trace: Kineto's (torch.profiler) by category, XLA's (JAX) by process. Other events are
+dropped while the file is read.
 
-XLA's have no categories. A GPU is a process /device:GPU:0 whose threads are streams, "Stream #14(Compute)", and lines
-that say the same once more (XLA Ops, Steps), which are left out; the metadata comes before the events.
+XLA's events have no categories. A GPU is a process /device:GPU:0 whose threads are streams, "Stream #14(Compute)".
+Further threads repeat the same work (XLA Ops, Steps) and are left out. The metadata comes before the events.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ GPU = {
 }  # the short ones: torch before 2.0
 CALLS = {"cuda_runtime", "cuda_driver", "runtime", "driver"}
 RANGES, GPU_RANGES = "user_annotation", "gpu_user_annotation"
-MODULES, MODULE = "python_function", "nn.Module: "  # of the Python functions only the modules' own are kept
-MEMORY, CUDA_MEMORY = "[memory]", 1  # what the allocator holds then, and the number of a GPU's among its device types
+MODULES, MODULE = "python_function", "nn.Module: "  # of Python functions only modules are kept
+MEMORY, CUDA_MEMORY = "[memory]", 1  # the allocator's state at that time, and the device type that means a GPU
 MEND = "write it again with `profiler.export_chrome_trace(...)`"
 _KEPT = {*GPU, *CALLS, RANGES, GPU_RANGES}
 _ARGS = {
@@ -43,9 +43,9 @@ _XLA_BYTES = re.compile(r"\bsize:(?P<bytes>[0-9]{1,18})\b")
 
 
 def load(path: Path, packed: bool, operators: bool = False) -> tuple[object, bool]:
-    """The document without the events that are not needed, and whether it is XLA's. Numbers with a fraction stay text:
-    as a float, a time of 1.7e15 us has no nanoseconds left. operators: keep the framework's, with their arguments.
-    DerbyError for what is no JSON."""
+    """The document without unneeded events, and whether it is XLA's. Numbers with a fraction stay text, since a time of
+    1.7e15 us has no nanoseconds left as a float. operators: keep the framework's operators with their arguments.
+    DerbyError if the file is not JSON."""
     wanted = _Wanted(operators)
     try:
         text = unpacked(path, packed).decode("utf-8-sig")
@@ -61,7 +61,7 @@ def load(path: Path, packed: bool, operators: bool = False) -> tuple[object, boo
 
 
 class _Wanted:
-    """Which of the objects in the file are kept, and XLA's as Kineto would have written them."""
+    """Decides which objects of the file are kept, and rewrites XLA's in Kineto's form."""
 
     def __init__(self, operators: bool) -> None:
         self._kept = _KEPT | OPERATORS if operators else _KEPT
@@ -108,7 +108,7 @@ class _Wanted:
         try:
             device = self._devices.get(value.get("pid"))
             stream = self._streams.get((value.get("pid"), value.get("tid")))
-        except TypeError:  # no process is a list
+        except TypeError:  # no list is a process
             return None
         if device is None:
             call = {**value, "cat": "cuda_runtime", "args": {"correlation": correlation}}

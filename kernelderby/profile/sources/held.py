@@ -1,4 +1,4 @@
-"""A profile whose operations are read at once and lie in memory."""
+"""A profile whose operations are read at once into memory."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from kernelderby.errors import DerbyError
 from kernelderby.profile.spans import KernelSum, LaunchShape, Profile, Span, sum_spans
 from kernelderby.store.counts import counted
 
-NO_TIME = 1 << 62  # ns; what is beyond is no time of this world, and no 64 bits hold sums of it
+NO_TIME = 1 << 62  # ns; a larger value is no real time, and sums of such values exceed 64 bits
 
 
 class HeldProfile(Profile):
-    """held: its spans, in any order until settle(). untimed: operations that are left out, without valid times."""
+    """held: its spans, in any order until settle(). untimed: number of operations left out because they have no valid
+    times."""
 
     has_events = True
 
@@ -46,7 +47,7 @@ class HeldProfile(Profile):
             self.warnings.append(f"left out: {counted(self.untimed, 'GPU operation')} without valid times")
 
     def expect_work(self, mend: str, where: str = "it") -> None:
-        """DerbyError without any GPU work."""
+        """DerbyError if there is no GPU work."""
         if not self.held:
             told = f" ({self.warnings[0]})" if self.warnings else ""
             raise DerbyError(f"{self.path}: no GPU work in {where}{told}; {mend}")

@@ -1,10 +1,10 @@
-"""Traces of torch.profiler (Kineto's Chrome trace, .json or .json.gz), and those of JAX, which events.py puts alike.
+"""Traces of torch.profiler (Kineto's Chrome trace, .json or .json.gz), and JAX's traces, which events.py brings into
+the same form.
 
-GPU work has the categories kernel, gpu_memcpy and gpu_memset; its launch is the cuda_runtime or cuda_driver event with
-the same `correlation`, and the ranges are the user_annotation events (record_function, NVTX) open on that thread then.
-A trace of the GPU alone has only gpu_user_annotation events, which lie on the streams; these are taken by time.
-
-Unlike an SQLite export a trace is read at once: 0.5 kB a GPU operation stays in memory, the rest is dropped in reading.
+GPU work has the categories kernel, gpu_memcpy and gpu_memset. Its launch is the cuda_runtime or cuda_driver event with
+the same `correlation`. Its ranges are the user_annotation events (record_function, NVTX) that were open on that thread
+at the launch. A trace of the GPU alone has only gpu_user_annotation events, which lie on the streams and are matched by
+time. Unlike an SQLite export, a trace is read at once: 0.5 kB per GPU operation stays in memory.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ class KinetoProfile(HeldProfile):
     memory_use: tuple[MemoryUse, ...] = ()  # times as in the file
 
     def __init__(self, path: Path, gpu: str | None, events: list[dict[str, Any]], operators: bool = False) -> None:
-        """events: those of phase X that events.load keeps. KeyError, TypeError or ValueError for a malformed one."""
+        """events: the events of phase X that events.load keeps. KeyError, TypeError or ValueError for a malformed
+        one."""
         super().__init__(path, "torch.profiler trace", gpu)
         host, work = _Host(), []
         host.operators.is_wanted = operators
@@ -69,20 +70,20 @@ class KinetoProfile(HeldProfile):
         self._place(work, host)
 
     def _place(self, work: list[tuple[dict[str, Any], SpanKind]], host: _Host) -> None:
-        """GPU work as spans in order of start, each in the ranges around its launch."""
+        """Adds the GPU work as spans in order of start, each with the ranges around its launch."""
         nesting, lone = _Nesting(host), host.only_process()
         found: list[tuple[Span, tuple[int | None, int | None], Issued, tuple[str, ...]]] = []
         for event, kind in work:
             args = _args(event)
             launch = host.launches.get(args.get("correlation"))
             start, duration, name = _nanoseconds(event.get("ts")), _duration(event), _name(event)
-            if kind is SpanKind.KERNEL:  # ROCm 7.1's copies are kernels there
+            if kind is SpanKind.KERNEL:  # ROCm 7.1 writes copies as kernels
                 kind, name = operation(name)
             if start is None or duration is None:
                 self.untimed += 1
                 continue
             self._unlinked += launch is None and kind == SpanKind.KERNEL
-            process = _integer(launch[1]) if launch else lone  # work whose launch was not recorded is nobody else's
+            process = _integer(launch[1]) if launch else lone  # without a launch: of the only process
             span = _span(name, start, start + duration, kind, args, process, nesting.around(event, start, launch))
             issued = host.operators.issued(args, launch)
             found.append((span, (launch[0], launch[3]) if launch else (None, None), issued, nesting.modules(launch)))
@@ -132,8 +133,8 @@ class KinetoProfile(HeldProfile):
 
 
 def open_kineto(path: Path, packed: bool = False, operators: bool = False) -> Profile:
-    """operators: with those of the framework (issued()); a trace of a graph's capture then needs no GPU work.
-    DerbyError for JSON that is truncated, no trace, or has no GPU work."""
+    """operators: with the framework's operators (issued()); a trace of a graph's capture then needs no GPU work.
+    DerbyError if the JSON is truncated, is not a trace, or has no GPU work."""
     document, is_xla = load(path, packed, operators)
     events = document.get("traceEvents") if isinstance(document, dict) else document
     if isinstance(document, dict) and TOOL in document:
@@ -172,8 +173,8 @@ def _gpu(document: object) -> str | None:
 
 
 def _memory_of(events: Iterable[tuple[int, dict[str, Any]]]) -> list[MemoryUse]:
-    """Of the allocator's [memory] events (time in ns, arguments), by GPU. Those of hosts, and values that are no bytes,
-    do not count."""
+    """The memory use of each GPU, from the allocator's [memory] events (time in ns, arguments). Events of hosts, and
+    invalid numbers of bytes, do not count."""
     found: dict[int, MemoryUse] = {}
     for time, args in sorted(events, key=lambda each: each[0]):
         device, held, kept = (args.get(name) for name in ("Device Id", "Total Allocated", "Total Reserved"))
@@ -190,8 +191,8 @@ def _memory_of(events: Iterable[tuple[int, dict[str, Any]]]) -> list[MemoryUse]:
 
 @dataclass(slots=True)
 class _Host:
-    """What the host did. launches: correlation id -> (start, process, thread, end) of its first call. calls:
-    name -> (count, ns). ranges, gpu_ranges, modules: (process, thread) -> (start, end, name) of each."""
+    """The host's activity. launches: correlation id -> (start, process, thread, end) of its first call. calls: name ->
+    (count, ns). ranges, gpu_ranges, modules: (process, thread) -> list of (start, end, name)."""
 
     launches: dict[Any, tuple[Any, ...]] = field(default_factory=dict[str, Any])
     calls: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -227,7 +228,7 @@ class _Host:
             ranges[place].append((start, start + duration, name))
 
     def only_process(self) -> int:
-        """The one process that launched; 0 where several did, or none."""
+        """The only process that launched work; 0 if several did, or none."""
         processes = {launch[1] for launch in self.launches.values()}
         return _integer(processes.pop()) if len(processes) == 1 else 0
 
@@ -237,7 +238,7 @@ class _Host:
 
 
 class _Nesting:
-    """The ranges around a GPU operation: of its launching thread, or in a trace of the GPU alone of its stream."""
+    """The ranges around a GPU operation: on its launching thread, or in a trace of the GPU alone on its stream."""
 
     def __init__(self, host: _Host) -> None:
         self._paths = Paths()
@@ -256,7 +257,7 @@ class _Nesting:
         return self._paths.names[int(timeline.at(np.array([time]))[0])] if timeline else ()
 
     def modules(self, launch: tuple[Any, ...] | None) -> tuple[str, ...]:
-        """The nn.Modules open on the launching thread then."""
+        """The nn.Modules open on the launching thread at the launch."""
         return self._at(self._of_modules.get(launch[1:3]), launch[0]) if launch else ()
 
     def around(self, event: dict[str, Any], start: int, launch: tuple[Any, ...] | None) -> tuple[str, ...]:
@@ -274,7 +275,7 @@ def _span(
 
 
 def _shape(args: dict[str, Any]) -> tuple[Any, ...] | None:
-    """Grid, block, registers and shared memory; None where the trace has no grid."""
+    """Grid, block, registers and shared memory; None if the trace has no grid."""
     grid, block = args.get("grid"), args.get("block")
     if not all(isinstance(each, list) and len(each) == 3 for each in (grid, block)):
         return None
@@ -290,16 +291,16 @@ def _name(event: dict[str, Any]) -> str:
 
 
 def _duration(event: dict[str, Any]) -> int | None:
-    """None where the event has none, or one below 0."""
+    """The event's duration; None if it is missing or below 0."""
     duration = _nanoseconds(event.get("dur"))
     return None if duration is None or duration < 0 else duration
 
 
 def _nanoseconds(microseconds: object) -> int | None:
-    """None for what is no time: nothing, no number, NaN, infinity, or one beyond any clock."""
+    """The time in ns; None if the value is not a possible time (missing, not a number, NaN, infinite or too large)."""
     if not isinstance(microseconds, (int, str)) or isinstance(microseconds, bool):
         return None
-    if isinstance(microseconds, str) and not microseconds.isascii():  # Decimal reads digits of every script
+    if isinstance(microseconds, str) and not microseconds.isascii():  # Decimal accepts digits of every script
         return None
     try:
         found = microseconds * 1000 if isinstance(microseconds, int) else round(Decimal(microseconds) * 1000)

@@ -1,5 +1,4 @@
-"""The host's launches in a Kineto trace, with the framework's operators around them; and the graphs that it
-captured."""
+"""The host's launches in a Kineto trace with the framework's operators around them, and the captured graphs."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ _LAUNCH = re.compile(r"^(?:cuda|hip|cu)\w*(?:LaunchKernel|LaunchCooperativeKerne
 
 
 class HostOperators:
-    """Takes the host's events in any order. Where nobody asked for operators it keeps nothing."""
+    """Takes the host's events in any order. Keeps nothing unless operators are wanted."""
 
     def __init__(self) -> None:
         self.is_wanted = False
@@ -46,7 +45,7 @@ class HostOperators:
             self._launches.setdefault(place, []).append((start, name, args))
 
     def issued(self, args: Mapping[str, Any], launch: Sequence[Any] | None) -> Issued:
-        """Of GPU work with these arguments. launch: (start, process, thread, ...) of its call."""
+        """The origin of GPU work with these arguments. launch: (start, process, thread, ...) of its call."""
         if not self.is_wanted:
             return Issued()
         chain = self._stacks.chain((launch[1], launch[2]), launch[0]) if launch else ()
@@ -54,7 +53,7 @@ class HostOperators:
         return Issued(chain, self._graphs.get(args.get("correlation")), _grid(args))
 
     def captured_graphs(self, ranges: Mapping[Any, Sequence[tuple[int, int, str]]]) -> list[CapturedGraph]:
-        """ranges: those of each thread (start, end, name)."""
+        """ranges: thread -> its ranges (start, end, name)."""
         found = []
         for place, launches in self._launches.items():
             current: list[CapturedLaunch] | None = None
@@ -68,7 +67,7 @@ class HostOperators:
                         found.append(CapturedGraph(tuple(current), tuple(each[2] for each in around)))
                     current = None
                 elif current is not None and (args.get("correlation") is None or args.get("correlation") != last):
-                    last = args.get("correlation")  # the runtime's call and the driver's inside it have the same one
+                    last = args.get("correlation")  # the driver's call inside the runtime's call has the same id
                     kernel = args.get("kernel") if isinstance(args.get("kernel"), str) else None
                     shown = kernel or (None if "Kernel" in name else name)
                     current.append(CapturedLaunch(self._stacks.chain(place, start), shown, _grid(args)))

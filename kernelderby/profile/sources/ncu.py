@@ -16,7 +16,7 @@ from pathlib import Path
 from kernelderby.errors import DerbyError
 from kernelderby.store.files import read_bytes
 
-# ncu's units as it writes them; percentages, counts and ratios stay.
+# ncu's units as it writes them. Percentages, counts and ratios are not converted.
 _UNITS = {
     **{"ns": 1, "nsecond": 1, "us": 1e3, "usecond": 1e3, "ms": 1e6, "msecond": 1e6, "s": 1e9, "second": 1e9},
     **{"byte": 1, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9, "Tbyte": 1e12},
@@ -24,9 +24,9 @@ _UNITS = {
     **{"cycle/nsecond": 1e9, "cycle/ns": 1e9, "cycle/usecond": 1e6, "cycle/us": 1e6, "cycle/second": 1, "cycle/s": 1},
 }
 _PER = re.compile(r"/(?:block|second|s)$")
-# Quoted by ncu; other programs that write the table again drop the quotes, or put a column of numbers before it.
+# ncu quotes it. Other programs that rewrite the table drop the quotes, or put a column of numbers first.
 _HEADER = re.compile(r'^(?:"?\w*"?,)?"?(?:ID|Process ID|Kernel Name|Function Name)"?,')
-_KERNEL = ("Kernel Name", "Demangled Name", "Function Name")  # the last two in what the GUI exports
+_KERNEL = ("Kernel Name", "Demangled Name", "Function Name")  # the last two in the GUI's exports
 _LONG = {"Metric Name", "Metric Unit"}
 GPU_NAME = "device__attribute_display_name"
 MEND = "write it with `ncu --csv` or `ncu --csv --page raw` (--import REPORT)"
@@ -34,8 +34,8 @@ MEND = "write it with `ncu --csv` or `ncu --csv --page raw` (--import REPORT)"
 
 @dataclass(slots=True)
 class CountedLaunch:
-    """metrics: name -> value; where a name stands in several sections with several units ("Memory Throughput"), the
-    share counts under it and the rate under "NAME, UNIT". ranges: the NVTX ranges around it, as ncu prints them."""
+    """metrics: name -> value. If several sections have a name with different units ("Memory Throughput"), the share has
+    this name and the rate "NAME, UNIT". ranges: the NVTX ranges around the launch, as ncu prints them."""
 
     kernel: str
     grid: str
@@ -47,9 +47,9 @@ class CountedLaunch:
 
 
 def read_launches(path: Path) -> list[CountedLaunch]:
-    """DerbyError: no such CSV, without a kernel, or a value that is no number."""
+    """DerbyError: not such a CSV, no kernel, or a value that is not a number."""
     raw = read_bytes(path)
-    encoding = "utf-16" if raw[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"  # UTF-16: what PowerShell redirects
+    encoding = "utf-16" if raw[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"  # UTF-16: PowerShell's redirection
     text = raw.decode(encoding, errors="replace").splitlines()
     headers = (
         number for number, line in enumerate(text) if _HEADER.match(line) and any(map(line.__contains__, _KERNEL))
@@ -72,7 +72,7 @@ def read_launches(path: Path) -> list[CountedLaunch]:
 
 
 def _long(path: Path, places: dict[str, int], lines: list[list[str]]) -> Iterator[CountedLaunch]:
-    """A launch is what has one ID; without one, a kernel whose metric comes again is launched again."""
+    """Rows of one ID are one launch. Without IDs, a repeated metric of a kernel begins a new launch."""
     value = next((places[name] for name in ("Metric Value", "Average") if name in places), None)
     if value is None:
         raise DerbyError(f"{path}: has no column Metric Value; {MEND}")
@@ -103,7 +103,7 @@ def _wide(path: Path, places: dict[str, int], lines: list[list[str]]) -> Iterato
     if not lines:
         return
     units, *rest = lines
-    if units[places["Kernel Name"]]:  # a table that was written again without the line of units
+    if units[places["Kernel Name"]]:  # a rewritten table without the line of units
         units, rest = [""] * len(units), lines
     names = [name for name in places if "__" in name and name != GPU_NAME]
     for line in rest:
@@ -126,7 +126,7 @@ def _take(path: Path, launch: CountedLaunch, name: str, unit: str, text: str) ->
     try:
         number = float(cleaned)
     except ValueError:
-        if unit:  # names and other texts have none
+        if unit:  # names and other texts have no number
             raise DerbyError(f"{path}: {name}: {text!r:.40} is no number; count again") from None
         return
     key = name if unit in ("", "%") or name not in launch.metrics else f"{name}, {unit}"

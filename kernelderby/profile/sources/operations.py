@@ -1,6 +1,6 @@
-"""Names of copies and memsets, one spelling for every source: nsys's newer one, "[CUDA memcpy Host-to-Device]".
+"""Names of copies and memsets in one spelling for every source: nsys's newer one, "[CUDA memcpy Host-to-Device]".
 
-AMD's tools have names of their own for what the copy engines do. What the HIP runtime does with a kernel of its own
+AMD's tools have other names for the copy engines' work. A copy that the HIP runtime makes with a kernel
 (__amd_rocclr_copyBuffer) stays a kernel.
 """
 
@@ -43,8 +43,8 @@ def copy_name(kind: int | None) -> str:
 
 @lru_cache(maxsize=50_000)
 def operation(name: str) -> tuple[SpanKind, str]:
-    """Kind and spelling of GPU work by its name in a summary or trace: "[CUDA memcpy HtoD]" and Kineto's "Memcpy HtoD
-    (Pinned -> Device)" are copies, anything else is a kernel of that name."""
+    """Kind and spelling of GPU work by its name in a summary or trace. "[CUDA memcpy HtoD]" and Kineto's "Memcpy HtoD
+    (Pinned -> Device)" are copies; any other name is a kernel's."""
     match = _OPERATION.match(name)
     if match is None or not name.startswith(("[", "Memcpy", "Memset")):
         if copy := _ROCM_COPY.fullmatch(name):

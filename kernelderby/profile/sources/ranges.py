@@ -1,4 +1,5 @@
-"""Which ranges are open at a time on one thread, as numbers of nestings: 12 bytes a start or end of a range."""
+"""The ranges that are open at a time on one thread, as numbers of nestings: 12 bytes for each start or end of a
+range."""
 
 from __future__ import annotations
 
@@ -8,13 +9,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-NEVER = (1 << 63) - 1  # when a range ends that nobody closed
+NEVER = (1 << 63) - 1  # the end of a range that was never closed
 _DEEPEST = 256  # names of one nesting
 
 
 @dataclass(slots=True)
 class RangeTimeline:
-    """The nesting on one thread: from times[i] until times[i + 1] it is nesting[i], an index into paths."""
+    """The nesting on one thread: nesting[i], an index into paths, holds from times[i] to times[i + 1]."""
 
     times: array[int]
     nesting: array[int]
@@ -33,8 +34,8 @@ class RangeTimeline:
 
 
 class Paths:
-    """Numbers for nestings: number 0 is "no range", a child of a nesting is that nesting and one more name. What lies
-    deeper than any program nests ranges is not told from the one around it: each nesting holds all its names."""
+    """Numbers for nestings: 0 is "no range"; a child is its parent nesting with one more name. Ranges nested
+    deeper than in any program count as the range around them, because each nesting stores all its names."""
 
     def __init__(self) -> None:
         self.names: list[tuple[str, ...]] = [()]
@@ -51,10 +52,9 @@ class Paths:
 
 
 class OpenRanges:
-    """The sweep over one thread: ranges come by start; ends are worked off before a later start, soonest first.
-
-    Push/pop ranges nest, so the last is the first to end; start/end ranges may overlap in any way, and then the end is
-    searched for and the rest numbered anew.
+    """Sweeps over one thread. Ranges come in order of start; earlier ends are processed before each start, the earliest
+    first. Push/pop ranges nest, so the last one ends first. Start/end ranges may overlap in any way; then the ending
+    range is searched for, and the later ones get new numbers.
     """
 
     def __init__(self, paths: Paths):
@@ -74,12 +74,12 @@ class OpenRanges:
         self.timeline.change(start, number)
 
     def finish(self) -> RangeTimeline:
-        """Ends what has an end; the timeline is then whole."""
+        """Ends all ranges that have an end. The timeline is then complete."""
         self.close(NEVER - 1)
         return self.timeline
 
     def close(self, until: int) -> None:
-        """Ends every range that ends at `until` or before."""
+        """Closes every range that ends at `until` or earlier."""
         stack = self.stack
         while stack and self.soonest <= until:
             ended = self.soonest
@@ -99,7 +99,8 @@ class OpenRanges:
 
 
 def swept_timeline(ranges: Iterable[tuple[int, int, str]], paths: Paths) -> RangeTimeline:
-    """Of one thread's ranges (start, end, name) by start, outer before inner, however they overlap."""
+    """The timeline of one thread's ranges (start, end, name), sorted by start, outer before inner. Any overlap is
+    allowed."""
     active = OpenRanges(paths)
     for start, end, name in ranges:
         active.push(start, end, name)
@@ -109,11 +110,11 @@ def swept_timeline(ranges: Iterable[tuple[int, int, str]], paths: Paths) -> Rang
 def nested_timeline(
     starts: np.ndarray, ends: np.ndarray, names: np.ndarray, texts: Sequence[str], paths: Paths
 ) -> RangeTimeline | None:
-    """The same without a step for each range, where every range lies wholly in the one around it (push/pop); None where
-    one does not. names: places in texts. Arrays are in order of start, outer before inner.
+    """The same timeline by array operations, if every range lies wholly inside its outer range (push/pop); otherwise
+    None. names: places in texts. Arrays are in order of start, outer before inner.
 
-    A range's depth is how many began before it less how many had ended; the range around it is the last one before it
-    of one depth less.
+    A range's depth is the number of ranges that began before it minus the number that had ended. Its outer range is the
+    last earlier one of one depth less.
     """
     count = len(starts)
     depth = (np.arange(count) - np.searchsorted(np.sort(ends), starts, side="right")).astype(np.int32)
@@ -135,7 +136,8 @@ def nested_timeline(
     closed = ends < NEVER
     times = np.concatenate((ends[closed], starts))
     nesting = np.concatenate((inside[closed], within))
-    # Of one moment the last counts: ends before starts, inner ends before outer ones, outer starts before inner ones.
+    # At one moment the last entry counts. The order is: ends before starts, inner ends before outer ends, outer starts
+    # before inner starts.
     rank = np.concatenate((-np.flatnonzero(closed) - 1, np.arange(count)))
     order = np.lexsort((rank, times))
     times, nesting = times[order], nesting[order]

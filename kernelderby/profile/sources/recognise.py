@@ -1,4 +1,4 @@
-"""Which kind of profile a file is, by its first bytes; its name says nothing."""
+"""Recognises the kind of a profile by its first bytes. Its name does not matter."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ _HEAD = 4096
 
 
 def open_profile(path: Path | str, operators: bool = False) -> Profile:
-    """Recognises the source by content. operators: with those of the framework, where a torch.profiler trace has them
-    (Profile.issued). DerbyError (one line: file, what is wrong, mend) for all else: missing file,
-    truncated or locked database, no CUDA work in it, another tool's report."""
+    """Recognises the source by content. operators: with the framework's operators, if a torch.profiler trace has them
+    (Profile.issued). DerbyError (one line: file, problem, mend) for a missing file, a truncated or locked database, a
+    file without CUDA work, or another tool's report."""
     path = Path(path)
     in_hand(path)
     try:
@@ -62,7 +62,7 @@ def open_profile(path: Path | str, operators: bool = False) -> Profile:
 
 
 def _is_parquet_export(folder: Path) -> bool:
-    """Whether it holds the tables of `nsys export --type parquetdir`, a file each."""
+    """Whether the folder holds the tables of `nsys export --type parquetdir`, one file each."""
     return any(path.name.startswith("CUPTI_ACTIVITY_KIND_") for path in folder.glob("*.parquet"))
 
 
@@ -73,7 +73,7 @@ def _open_parquet(folder: Path) -> Profile:
 
 
 def _open_database(path: Path) -> Profile:
-    """By its tables: nsys's, or AMD's."""
+    """Opens a database of nsys or of AMD's tools, by its tables."""
     from kernelderby.profile.sources.rocpd import is_rocpd, open_rocpd
     from kernelderby.profile.sources.sqlite.export import open_sqlite
     from kernelderby.profile.sources.sqlite.schema import check_whole, connect
@@ -127,7 +127,7 @@ def _open_text(path: Path, head: bytes, packed: bool, operators: bool) -> Profil
 
 
 def _binary(path: Path) -> str:
-    """The reports of nsys have no magic number that is documented; the advice says both ways out."""
+    """nsys's reports have no documented magic number, so the advice covers both cases."""
     if path.suffix == ".qdstrm":
         return (
             ".qdstrm is the raw stream of `nsys profile`; import it with a full nsys installation "

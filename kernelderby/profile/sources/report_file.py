@@ -1,7 +1,7 @@
-"""Reports of nsys (.nsys-rep, .qdrep), exported to SQLite by the nsys that is installed.
+"""Reports of nsys (.nsys-rep, .qdrep), exported to SQLite by the installed nsys.
 
-An export that already lies beside the report and is not older is taken; else one is made in a folder that goes when the
-program ends.
+An export beside the report that is not older than the report is used. Otherwise one is made in a folder that is removed
+when the program ends.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def find_nsys() -> str | None:
 
 
 def open_report(path: Path) -> Profile:
-    """DerbyError: no nsys is installed, or it cannot export the report."""
+    """DerbyError: nsys is not installed or cannot export the report."""
     from kernelderby.profile.sources.sqlite.export import open_sqlite
 
     beside = path.with_suffix(".sqlite")
@@ -70,8 +70,8 @@ def open_report(path: Path) -> Profile:
 
 
 def _run(words: list[str]) -> tuple[int, str]:
-    """Its exit code, and what it said. It ends with this program, however that ends. What it starts ends with it, but
-    for a SIGKILL."""
+    """Runs the command. Returns its exit code and output. It ends with this program, however that ends. Its children
+    end with it, except after a SIGKILL."""
     with subprocess.Popen(
         words,
         stdout=subprocess.PIPE,
@@ -84,13 +84,13 @@ def _run(words: list[str]) -> tuple[int, str]:
         try:
             said = process.communicate(timeout=_SECONDS)[0]
         except BaseException:
-            os.killpg(process.pid, signal.SIGKILL)  # it is not waited for yet: the group is its own
+            os.killpg(process.pid, signal.SIGKILL)  # it was not waited for yet, so the group still belongs to it
             raise
     return process.returncode, said
 
 
 def _within_bounds() -> None:
-    """It ends with its parent, and at the size that a profile may have."""
+    """Makes the process end with its parent, and at the maximum size of a profile."""
     most, hard = int(bounds().unpacked), resource.getrlimit(resource.RLIMIT_FSIZE)[1]
     resource.setrlimit(resource.RLIMIT_FSIZE, (most if hard < 0 else min(most, hard), hard))
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -1,8 +1,8 @@
 """The SQLite database of rocprofv3 (rocpd, its default since ROCm 7) and of rocmProfileData before it (.rpd).
 
-Tables carry a uuid in their names ("rocpd_kernel_dispatch_00004ec5_...") and views without it stand beside them; all of
-them are read, one process each. Times stand in the row (schema 3), or in a table of timestamps (schema 4: start_id).
-A GPU is told by its number among the GPUs of its node, as HIP counts them.
+Tables have a uuid in their names ("rocpd_kernel_dispatch_00004ec5_..."), and there are views without it. All of them
+are read, one process each. Times are in the row (schema 3), or in a table of timestamps (schema 4: start_id). A GPU is
+identified by its number among the GPUs of its node, as HIP counts them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def is_rocpd(names: Iterable[str]) -> bool:
 
 
 def open_rocpd(path: Path) -> RocprofProfile:
-    """DerbyError for a database without GPU work, or one whose tables miss what makes a dispatch."""
+    """DerbyError for a database without GPU work, or without the columns of a dispatch."""
     with connect(path, MEND) as connection:
         kinds = dict(connection.execute("SELECT name, type FROM sqlite_master WHERE type IN ('table', 'view')"))
         names = [str(name) for name in kinds]
@@ -49,7 +49,7 @@ def open_rocpd(path: Path) -> RocprofProfile:
 
 
 def _take_operations(profile: RocprofProfile, connection: sqlite3.Connection) -> None:
-    """Of rocmProfileData: kernels, copies and fills are operations of a GPU and a queue."""
+    """Takes the operations of rocmProfileData: kernels, copies and fills of a GPU and a queue."""
     rows = connection.execute(
         "SELECT d.string, t.string, o.start, o.end, o.gpuId, o.queueId, o.id FROM rocpd_op AS o "
         "LEFT JOIN rocpd_string AS d ON d.id = o.description_id LEFT JOIN rocpd_string AS t ON t.id = o.opType_id"
@@ -66,7 +66,7 @@ class _Database:
         self.path, self.connection, self.suffix, self.names = path, connection, suffix, names
 
     def _table(self, name: str) -> str:
-        """SQL's name of it: with the suffix, or the view without."""
+        """The table's name in SQL: with the suffix, or the view without it."""
         full = f"rocpd_{name}{self.suffix}"
         return f'"{full}"' if full in self.names else f'"rocpd_{name}"'
 
@@ -74,7 +74,7 @@ class _Database:
         return {row[1] for row in self.connection.execute(f"PRAGMA table_info({self._table(name)})")}
 
     def _times(self, name: str) -> tuple[str, str, str]:
-        """SQL of start and end, and what to join for them."""
+        """SQL for start and end, and the joins that they need."""
         columns = self._columns(name)
         if {"start", "end"} <= columns:
             return "k.start", 'k."end"', ""
@@ -85,7 +85,7 @@ class _Database:
         return "s.value", "e.value", f"JOIN {stamps} AS s ON s.id = k.start_id JOIN {stamps} AS e ON e.id = k.end_id"
 
     def _place(self, name: str) -> tuple[str, str, str, str]:
-        """SQL of agent, queue, process, and the join for them: the row's own, or its track's."""
+        """SQL for agent, queue and process, of the row itself or of its track, and the joins that they need."""
         columns = self._columns(name)
         has_track = "track_id" in columns
         joined = f"LEFT JOIN {self._table('track')} AS w ON w.id = k.track_id" if has_track else ""
@@ -161,7 +161,7 @@ _UNNAMED = "'kernel without a name'"
 
 
 def _copied(name: str) -> str:
-    """ "MEMORY_COPY_HOST_TO_DEVICE" as every source spells it."""
+    """ "MEMORY_COPY_HOST_TO_DEVICE" in the spelling of all sources."""
     if match := _COPY.search(name):
         return f"[CUDA memcpy {match['from'].capitalize()}-to-{match['to'].capitalize()}]"
     return MEMSET if "FILL" in name.upper() or "SET" in name.upper() else name or copy_name(None)

@@ -1,8 +1,8 @@
-"""Traces of AMD's profilers with an entry a dispatch: rocprofv3's kernel_trace and memory_copy_trace (one CSV file, or
-both after each other), its own JSON (`--output-format json`), and the results.csv of the old rocprof.
+"""Traces of AMD's profilers with one entry per dispatch: rocprofv3's kernel_trace and memory_copy_trace (one CSV file,
+or both in a row), its JSON (`--output-format json`), and the results.csv of the old rocprof.
 
-A GPU is told by the number of its agent, in JSON by its number among the GPUs, as HIP counts them. With hardware
-counters a dispatch has a line a counter, and counts once. Calls and markers are not read.
+A GPU is identified by the number of its agent, in JSON by its number among the GPUs, as HIP counts them. With hardware
+counters a dispatch has a line for each counter, but counts once. Calls and markers are not read.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ HEADER = re.compile(
     r'^"?(?:Guid"?,"?)?(?:Kind|Index|Correlation_Id|Dispatch_Id)"?,.*"?(?:End_Timestamp|EndNs)\b',
     re.MULTILINE | re.IGNORECASE,
 )
-TOOL = "rocprofiler-sdk-tool"  # the key of the JSON that has all in
+TOOL = "rocprofiler-sdk-tool"  # the key of the JSON that contains everything
 AXES = tuple(f"{kind}_{axis}" for kind in ("grid_size", "workgroup_size") for axis in "xyz")
-_TITLES = {  # what is looked for, the newest tool first; spellings differ in case too
+_TITLES = {  # field -> its titles, the newest tool's first; the case differs too
     "name": ("kernel_name", "kernelname", "direction"),
     "start": ("start_timestamp", "beginns"),
     "end": ("end_timestamp", "endns"),
@@ -54,7 +54,7 @@ class RocprofProfile(HeldProfile):
         self._dispatches: set[tuple[int, int, int]] = set()
 
     def take(self, row: Mapping[str, object]) -> None:
-        """row: what is looked for (_TITLES, bytes) -> the cell."""
+        """row: field (_TITLES, bytes) -> its cell."""
         number = partial(_number, row)
         title, start, end = as_text(row.get("name")).strip(), number("start"), number("end")
         if not title:
@@ -82,13 +82,13 @@ class RocprofProfile(HeldProfile):
 
 
 def _number(row: Mapping[str, object], title: str) -> int | None:
-    """Of "Agent 4" and 4 alike; None where there is none."""
+    """The number in "Agent 4" or 4; None without one."""
     match = _NUMBER.fullmatch(as_text(row.get(title)).strip().removeprefix("Agent "))
     return int(match[0]) if match else None
 
 
 def open_rocprof(path: Path, text: str) -> RocprofProfile:
-    """DerbyError for a line that has lost cells, or without GPU work."""
+    """DerbyError for a line with missing cells, or a file without GPU work."""
     profile = RocprofProfile(path, "rocprof trace, CSV")
     places: dict[str, int] = {}
     width = 0
@@ -114,7 +114,7 @@ def _places(header: list[str]) -> dict[str, int]:
 
 
 def open_rocprof_json(path: Path, packed: bool) -> RocprofProfile:
-    """The file has been read once, as JSON. DerbyError for one without GPU work."""
+    """The file was read once, as JSON. DerbyError if it has no GPU work."""
     profile = RocprofProfile(path, "rocprofv3 JSON")
     gpus: dict[str, None] = {}
     for process in _dicts(_at(json.loads(unpacked(path, packed).decode("utf-8-sig")), TOOL)):
@@ -126,7 +126,7 @@ def open_rocprof_json(path: Path, packed: bool) -> RocprofProfile:
 
 
 def _take_process(profile: RocprofProfile, process: dict[str, Any], gpus: dict[str, None]) -> None:
-    """gpus: the names of those that worked are added."""
+    """gpus: gets the names of the GPUs that worked."""
     agents = {
         str(_at(agent, "id", "handle")): agent for agent in _dicts(_at(process, "agents")) if agent.get("type") == _GPU
     }
@@ -135,7 +135,7 @@ def _take_process(profile: RocprofProfile, process: dict[str, Any], gpus: dict[s
 
     def take(record: dict[str, Any], agent: str, name: str, **more: object) -> None:
         used.add(agent)
-        number = agents.get(agent, {}).get("logical_node_type_id")  # an agent that is not listed keeps its handle
+        number = agents.get(agent, {}).get("logical_node_type_id")  # an unlisted agent keeps its handle
         row = {"start": record.get("start_timestamp"), "end": record.get("end_timestamp")}
         row |= {"name": name, "gpu": agent if number is None else number, "queue": _at(record, "stream_id", "handle")}
         profile.take({**row, "process": _at(process, "metadata", "pid"), **more})
@@ -164,7 +164,7 @@ def _take_process(profile: RocprofProfile, process: dict[str, Any], gpus: dict[s
 
 
 def _at(value: Any, *keys: Any) -> Any:
-    """What is under keys and places one after another; None where the file has something else."""
+    """The value under successive keys and places; None if the file has another structure."""
     for key in keys:
         if isinstance(value, dict) and isinstance(key, str):
             value = value.get(key)

@@ -1,7 +1,7 @@
 """Summaries: the output of `nsys stats`, a table copied from the GUI, a table in a Markdown page.
 
-Columns are found by their titles, reports by nsys's names for them or, where a file has only the table, by its columns
-and rows. What cannot be read for certain is an error; reports that hold nothing for us are named in a warning.
+Columns are found by their titles. Reports are found by nsys's names for them, or by columns and rows if a file has only
+the table. An ambiguous value is an error. A warning names the reports that are not used.
 """
 
 from __future__ import annotations
@@ -61,14 +61,14 @@ REPORTS = {
     "cuda_gpu_mem_size_sum": MEMORY_SIZE,
     "gpumemsizesum": MEMORY_SIZE,
 }
-# Of nsys alone: no event of a trace has such a key.
+# Only nsys has such a key; no event of a trace has it.
 JSON_ROW = re.compile(r'(?:[^\n]*\n){0,20}?\s*\[\s*\{[^{}]*"Total (?:Time|MB) ?\(')
 _LAYOUTS = {"csv": "CSV", "tsv": "TSV", "plain": "text", "markdown": "Markdown table", "json": "JSON"}
 _LARGEST = 256 * 2**20
 _TOTAL_ROW = re.compile(r"\b(total|sum)\b|合计|总计", re.IGNORECASE)
 _API_CALL = re.compile(r"cu(da)?[A-Z]|nvrtc|cudbg")
 _HIP_CALL = re.compile(r"hip[A-Z]|hsa_|__hip")
-# Bounded, and within one line: a page of blanks or of one sign is read in no more time than another.
+# Bounded, and within one line, so that a page of blanks or of one repeated sign takes no longer to read.
 _GPU_LINE = re.compile(
     r"^[^\w\n]{0,40}GPU[^\w\n]{0,20}[:=][^\w\n]{0,20}([a-z][^\n]{0,199}?)[^\w\n]{0,20}(?:\([^\n]{0,199}\)[^\w\n]{0,20})?$",
     re.IGNORECASE | re.MULTILINE,
@@ -77,7 +77,7 @@ _MODULES = re.compile(r"^\|.*\|\s*(?:模块|module)\s*\|\s*kernel\s*\|", re.IGNO
 _AVERAGES = re.compile(r"^ *Name\s{2,}.*\bSelf (?:CPU|CUDA|XPU|HIP)\b.*# of Calls", re.MULTILINE)  # torch.profiler's
 _GPU_MODEL = re.compile(r"(?<![\w.-])(?:NVIDIA )?([AHBL](?:100|200|300|800|20|40S?|4)|GB200|GB300|GH200)(?![\w-])")
 _EXPECTED = "a table with columns Name (or Operation), Instances (or Num Calls) and Total Time, as `nsys stats` prints"
-# Total against instances x average, beyond what rounding explains: no table that was read right is this far off.
+# Allowed difference of total and instances x average, beyond rounding: a correctly read table is closer.
 _SLACK = 0.05
 
 
@@ -102,7 +102,7 @@ class SummaryProfile(Profile):
 
 @dataclass(slots=True)
 class _Row:
-    """One line of a table: times in ns, or bytes where the table holds sizes. values: by the columns' meanings."""
+    """One line of a table: times in ns, or bytes in a table of sizes. values: by the columns' meanings."""
 
     line: int
     name: str
@@ -136,7 +136,7 @@ def open_summary(path: Path, packed: bool = False) -> SummaryProfile:
 
 
 def _gpu(text: str, found: list[Block]) -> str | None:
-    """What a line "GPU: ..." says; else the one model that the text around the tables names."""
+    """The GPU in a line "GPU: ...", otherwise the only model that the text around the tables names."""
     line = _GPU_LINE.search(text)
     if line:
         return line[1].strip()
@@ -173,7 +173,7 @@ def _rows(path: Path, block: Block) -> Iterator[_Row]:
     columns = columns_of(block.header)
     if any(column.meaning == "total" and column.unit in SIZE_BYTES for column in columns):
         units, default = SIZE_BYTES, None
-    else:  # nsys of 2021 has "Total Time" without a unit, in ns; in a page that people wrote that would be a guess
+    else:  # nsys of 2021 has "Total Time" without a unit, in ns; in a hand-written page this would be a guess
         units, default = TIME_NS, None if block.layout == "markdown" else "ns"
     for line, cells in block.rows:
         try:
@@ -191,7 +191,7 @@ def _rows(path: Path, block: Block) -> Iterator[_Row]:
 def _row(
     line: int, columns: list[Heading], cells: list[str], units: dict[str, int], default: str | None
 ) -> _Row | None:
-    """None for a line of totals."""
+    """The row of a line; None for a line of totals."""
     name, number, category = "", None, ""
     values: dict[str, Quantity | None] = {}
     for column, cell in zip(columns, cells, strict=True):
@@ -219,7 +219,7 @@ def _row(
 
 
 def _check(row: _Row) -> None:
-    """CellError where total and instances x average disagree: separators or units misread, or the table is wrong."""
+    """CellError if total and instances x average disagree: separators or units were misread, or the table is wrong."""
     total, average = row.total, row.values.get("average")
     if average is None:
         return
@@ -256,8 +256,8 @@ def _kind(block: Block, rows: list[_Row]) -> str:
 def _assemble(
     path: Path, tables: dict[str, tuple[Block, list[_Row]]], warnings: list[str]
 ) -> tuple[list[KernelSum], list[ApiSum]]:
-    """Kernel sums of the kernel and memory tables, sizes put to the times, and the calls. Where a table is missing, the
-    rows of one that has the same work in it stand in: kernels by grid for kernels, all GPU work for everything."""
+    """The sums of the kernel and memory tables, with sizes added to the times, and the calls. If a table is missing, a
+    table with the same work replaces it: kernels by grid for kernels, all GPU work for everything."""
 
     def rows(*kinds: str) -> list[_Row]:
         return next((tables[kind][1] for kind in kinds if kind in tables), [])
@@ -268,7 +268,7 @@ def _assemble(
     kernels = rows(KERNELS, BY_GRID) or [row for row in work if operation(row.name)[0] == SpanKind.KERNEL]
     memory = rows(MEMORY_TIME) or [row for row in work if operation(row.name)[0] != SpanKind.KERNEL]
     merged: dict[tuple[SpanKind, str], KernelSum] = {}
-    if KERNELS in tables:  # by grid size, one name in several rows is what is meant
+    if KERNELS in tables:  # by grid size, one name has several rows on purpose
         names = len({row.name for row in kernels})
         if names < len(kernels):
             warnings.append(
@@ -279,7 +279,7 @@ def _assemble(
     for row in (*kernels, *memory):
         each = _sum(*operation(row.name), row)
         known = merged.get((each.kind, each.name))
-        if known and KERNELS in tables and each.kind is SpanKind.KERNEL:  # other kernels, whose names were cut off
+        if known and KERNELS in tables and each.kind is SpanKind.KERNEL:  # different kernels with cut-off names
             each, known = replace(each, name=f"{each.name} (line {row.line})"), None
         merged[each.kind, each.name] = _join(known, each) if known else each
     _add_sizes(rows(MEMORY_SIZE), merged, warnings)
@@ -296,7 +296,7 @@ def _sum(kind: SpanKind, name: str, row: _Row) -> KernelSum:
 
 
 def _join(one: KernelSum, other: KernelSum) -> KernelSum:
-    """Two rows of one name (by grid size, or names that the GUI cut): no median or deviation can be told any more."""
+    """Joins two rows of one name (by grid size, or names that the GUI cut). Median and deviation are then unknown."""
     return KernelSum(
         one.kind,
         one.name,

@@ -1,4 +1,4 @@
-"""Tables in a text, whatever separates their columns: comma, semicolon, tab, Markdown's bars, blanks under dashes."""
+"""Tables in a text with any separator: comma, semicolon, tab, Markdown's bars, or blanks under dashes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kernelderby.errors import DerbyError
 from kernelderby.profile.sources.cells import MEND, is_header, split
 from kernelderby.store.counts import counted
 
-# What nsys prints before a table and names the report in.
+# nsys's line before a table, which names the report.
 _REPORT = re.compile(
     r"with \[.*?(?P<script>\w+)\.py[\]:]|Executing '(?P<executing>\w+)'|^\W*\*\*.*\((?P<title>\w+)\):?\s*$"
     r"|^\W*#+.*\((?P<heading>\w+)\):?\s*$|^\W*\*\*(?P<alone>\w+)\*\*\s*$"
@@ -23,8 +23,8 @@ RULE = re.compile(r"\s*\|?[\s:|-]*-[\s:|-]*")
 
 @dataclass(slots=True)
 class Block:
-    """One table. report: nsys's name of it, None when nothing says. layout: "csv", "tsv", "markdown", "plain" or
-    "json". semicolons: written where commas are decimal, so a dot may group thousands."""
+    """One table. report: nsys's name for it, None if unknown. layout: "csv", "tsv", "markdown", "plain" or "json".
+    semicolons: the separator where commas are decimal, so a dot may group thousands."""
 
     layout: str
     report: str | None
@@ -35,8 +35,8 @@ class Block:
 
 
 def blocks(path: Path, text: str) -> tuple[list[Block], list[str]]:
-    """All tables whose header names kernels or calls, and the names of nsys's reports that are in the text without such
-    a table. DerbyError for a row that does not fit its header."""
+    """All tables whose header names kernels or calls, and the names of nsys's reports without such a table. DerbyError
+    for a row that does not fit its header."""
     lines = text.splitlines()
     found, others, report, index = [], [], None, 0
     while index < len(lines):
@@ -51,7 +51,7 @@ def blocks(path: Path, text: str) -> tuple[list[Block], list[str]]:
             continue
         if named and report:
             others.append(report)
-        if line.lstrip().startswith("SKIPPED"):  # the report has no rows because the profile has no such events
+        if line.lstrip().startswith("SKIPPED"):  # no rows, because the profile has no such events
             others = [each for each in others if each != report]
             report = None
         index += 1
@@ -59,7 +59,8 @@ def blocks(path: Path, text: str) -> tuple[list[Block], list[str]]:
 
 
 def json_blocks(text: str) -> list[Block]:
-    """What `nsys stats --format json` prints: a list of objects a table, each under the line that names its report."""
+    """The tables in the output of `nsys stats --format json`: a list of objects for each table, after the line that
+    names its report."""
     found, report, end = [], None, 0
     for match in re.finditer(r"^.*$", text, re.MULTILINE):
         if match.start() < end:
@@ -107,14 +108,14 @@ def _start(lines: list[str], index: int, report: str | None) -> Block | None:
 
 
 def _read(path: Path, lines: list[str], index: int, block: Block) -> int:
-    """Fills the block's rows; the index of the first line after it."""
+    """Fills the block's rows. Returns the index of the first line after it."""
     ruler = lines[index + 1] if block.layout in ("markdown", "plain") else ""
     index += 2 if ruler else 1
     while index < len(lines) and _goes_on(lines[index], block):
         cells = _row(lines[index], ruler, block)
         if cells is None or len(cells) != len(block.header):
             if block.layout == "tsv" and cells and len(cells) == 1:
-                break  # text that stands right under a copied table
+                break  # text directly below a copied table
             raise DerbyError(f"{path}:{index + 1}: {_misfit(cells, block)}")
         block.rows.append((index + 1, cells))
         index += 1
@@ -126,7 +127,7 @@ def _goes_on(line: str, block: Block) -> bool:
 
 
 def _row(line: str, ruler: str, block: Block) -> list[str] | None:
-    """None where a value runs over the columns of a plain table."""
+    """The cells of a row; None if a value crosses the columns of a plain table."""
     if block.layout == "markdown":
         return bars(line)
     if block.layout == "plain":
@@ -152,7 +153,7 @@ def _misfit(cells: list[str] | None, block: Block) -> str:
 
 
 def _named_last(line: str, separator: str, width: int) -> list[str] | None:
-    """The line of a CSV of nsys whose last field is a name in quotes: nsys does not double the quotes inside it. None
+    """The cells of an nsys CSV line whose last field is a quoted name, in which nsys does not double the quotes. None
     for any other line."""
     *cells, name = line.rstrip().split(separator, width - 1)
     if len(cells) != width - 1 or '"' in "".join(cells) or len(name) < 2 or not name.startswith('"') or name[-1] != '"':
@@ -167,8 +168,8 @@ def bars(line: str) -> list[str]:
 
 
 def _under(line: str, ruler: str) -> list[str] | None:
-    """Cells of a line by the runs of dashes in the ruler: each column reaches from the last one's end to its own end,
-    the last column to the end of the line. None when that would cut a word in two."""
+    """The cells of a line, by the runs of dashes in the ruler. Each column reaches from the end of the former one to
+    its own end, the last one to the end of the line. None if this would cut a word in two."""
     ends = [match.end() for match in re.finditer("-+", ruler)]
     if any(line[end - 1 : end].strip() and line[end : end + 1].strip() for end in ends[:-1]):
         return None

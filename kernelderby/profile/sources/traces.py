@@ -1,7 +1,8 @@
-"""The output of `nsys stats --report cuda_gpu_trace,cuda_api_trace --format csv`: one line an operation, one a call.
+"""The output of `nsys stats --report cuda_gpu_trace,cuda_api_trace --format csv`: one line per operation, and one per
+call.
 
-Both tables may stand in one text, in any order. An operation's launch is the call with its correlation id; the table of
-GPU work does not say of which process it is, so with calls of several processes that share an id there is none.
+Both tables may be in one text, in any order. An operation's launch is the call with its correlation id. The table of
+GPU work lacks the process, so an id that calls of several processes share has no launch.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ _VERSION = re.compile(r"_v\d+$")
 class TraceProfile(HeldProfile):
     def __init__(self, path: Path) -> None:
         super().__init__(path, "nsys trace, CSV")
-        self._correlations: list[int] = []  # of each operation, 0 where there is none
+        self._correlations: list[int] = []  # of each operation, 0 without one
         self._calls: dict[str, list[int]] = defaultdict(lambda: [0, 0])
-        self._launches: dict[int, tuple[int, int] | None] = {}  # None: two calls have that id
+        self._launches: dict[int, tuple[int, int] | None] = {}  # None if two calls have that id
         self._waits: list[tuple[int, int, int]] = []
 
     def launched(self) -> Iterator[Launched]:
@@ -44,7 +45,7 @@ class TraceProfile(HeldProfile):
 
     @property
     def unlinked_launches(self) -> int:
-        """Without the calls' table nothing is linked, and nothing is missing."""
+        """Without the table of calls nothing is linked, so no launch counts as missing."""
         unlinked = (span for span, start, _ in self.launched() if start is None and span.kind is SpanKind.KERNEL)
         return sum(1 for _ in unlinked) if self._launches else 0
 
@@ -81,7 +82,7 @@ class TraceProfile(HeldProfile):
 
 
 class _Cells:
-    """One line's cells by the header's titles, whose units stand in parentheses."""
+    """The cells of a line by the header's titles, whose units are in parentheses."""
 
     def __init__(self, header: dict[str, tuple[int, str | None]], cells: list[str]) -> None:
         self.header, self.cells = header, cells
@@ -114,7 +115,7 @@ class _Cells:
 
 
 def open_traces(path: Path, text: str) -> TraceProfile:
-    """DerbyError for a cell that is no number, or without GPU work."""
+    """DerbyError for a cell that is not a number, or a file without GPU work."""
     profile = TraceProfile(path)
     header: dict[str, tuple[int, str | None]] = {}
     take, width, separator = profile.take_operation, 0, ","

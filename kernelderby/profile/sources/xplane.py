@@ -1,11 +1,9 @@
 """XLA's own traces (.xplane.pb, of jax.profiler and TensorFlow): the planes of GPUs, whose lines are streams.
 
-The file is a protocol buffer, tsl's xplane.proto, read here without its library; only the fields below are looked at:
-    XSpace  planes 1
-    XPlane  name 2, lines 3, event_metadata 4 (a map: key 1, value 2), stat_metadata 5, stats 6
-    XLine   id 1, name 2, timestamp_ns 3, events 4
-    XEvent  metadata_id 1, offset_ps 2, duration_ps 3, stats 4
-    XStat   metadata_id 1, uint64 3, int64 4, str 5, ref 7
+The file is a protocol buffer, tsl's xplane.proto, read here without its library. Only these fields are used: XSpace
+planes 1 XPlane  name 2, lines 3, event_metadata 4 (a map: key 1, value 2), stat_metadata 5, stats 6 XLine   id 1, name
+2, timestamp_ns 3, events 4 XEvent  metadata_id 1, offset_ps 2, duration_ps 3, stats 4 XStat   metadata_id 1, uint64 3,
+int64 4, str 5, ref 7
 """
 
 from __future__ import annotations
@@ -30,11 +28,11 @@ _Field = tuple[int, int | memoryview]
 
 
 class _Cut(ValueError):
-    """The message ends before a field of it does, or is none."""
+    """The message is cut off within a field, or is invalid."""
 
 
 def open_xplane(path: Path, packed: bool = False) -> HeldProfile:
-    """DerbyError for a file that is cut off or damaged, or without work of a GPU (a TPU's has none)."""
+    """DerbyError for a cut-off or damaged file, or one without GPU work (such as a TPU's)."""
     try:
         data = unpacked(path, packed)
         planes = [value for number, value in _fields(memoryview(data)) if number == 1 and not isinstance(value, int)]
@@ -80,7 +78,7 @@ def _take_plane(profile: HeldProfile, plane: memoryview, device: int) -> None:
 
 
 def _entry(value: memoryview) -> tuple[int, str]:
-    """Of a map from numbers to metadata: the number, and the name in it."""
+    """An entry of a map from numbers to metadata: the number, and the name in the metadata."""
     key, name = 0, ""
     for number, part in _fields(value):
         if number == 1 and isinstance(part, int):
@@ -136,7 +134,7 @@ def _text(value: int | memoryview) -> str:
 
 
 def _fields(message: memoryview) -> Iterator[_Field]:
-    """Number and value of each field: a number, or the bytes of a text or of a message in it."""
+    """Number and value of each field. A value is a number, or the bytes of a text or of an inner message."""
     place, end = 0, len(message)
     while place < end:
         key, place = _varint(message, place)

@@ -1,7 +1,7 @@
-"""The stages of a pipeline that a kernel's name fits, and defects of the patterns.
+"""Finds the stages whose pattern matches a kernel's name, and defects of the patterns.
 
-A stage whose pattern fits what any torch code launches (elementwise kernels, copies, memsets) is glue: it counts only
-inside an invocation, because the harness around the pipeline launches the same kernels.
+A stage is glue if its pattern matches kernels that any torch code launches (elementwise kernels, copies, memsets). Glue
+counts only inside an invocation, because the harness around the pipeline launches the same kernels.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from kernelderby.rows.measurement import Stage
 from kernelderby.store.patterns import Pattern
 
-# A pattern that fits one of these fits what torch launches for anybody.
+# A pattern that matches one of these names matches kernels of any torch code.
 _ANYBODYS = (
     "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>>(int)",
     "[CUDA memcpy Device-to-Device]",
@@ -20,7 +20,7 @@ _ANYBODYS = (
 
 
 class StageMatcher:
-    """Stages by kernel name. Several stages may share a pattern (both grouped GEMMs); warnings: any other overlap."""
+    """Stages by kernel name. Several stages may share a pattern (both grouped GEMMs). warnings: all other overlaps."""
 
     def __init__(self, stages: Sequence[Stage]) -> None:
         self.stages = tuple(stages)
@@ -38,11 +38,11 @@ class StageMatcher:
         self._cache: dict[str, tuple[tuple[int, ...], str]] = {}
 
     def candidates(self, name: str) -> tuple[int, ...]:
-        """Stages that the name fits, in pipeline order: none, one, or those that share the pattern."""
+        """The stages that match the name, in pipeline order: none, one, or all that share the pattern."""
         return self._match(name)[0]
 
     def pattern(self, name: str) -> str:
-        """The pattern that decided; empty where none fits."""
+        """The pattern that matched; empty without one."""
         return self._match(name)[1]
 
     def _match(self, name: str) -> tuple[tuple[int, ...], str]:
@@ -72,7 +72,7 @@ class StageMatcher:
         return sharing, first
 
     def unmatched(self, names: Iterable[str], ranges: Iterable[str] = ()) -> list[str]:
-        """A warning for every pattern or NVTX range of a stage that nothing in the profile fits."""
+        """A warning for every pattern or NVTX range of a stage that matches nothing in the profile."""
         names, ranges = list(names), set(ranges)
         warnings = []
         for stage, patterns in zip(self.stages, self._patterns, strict=True):

@@ -1,4 +1,4 @@
-"""Names for the work beside a pipeline: by the NVTX range around it if there is one, otherwise by the kernel's role."""
+"""Names for the work outside a pipeline: by the NVTX range around it, otherwise by the kernel's role."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from kernelderby.profile.kernels.attribution import UNKNOWN, attribute
 
 UNATTRIBUTED = "unattributed"
 
-# What ranges say, outermost first; the first that matches counts.
+# Purposes by the names of ranges, outermost first; the first match counts.
 _PURPOSES = (
     ("reference", re.compile(r"(?i)\breference|\bbaseline run")),
     ("checking", re.compile(r"(?i)\bcheck|correctness|compare|allclose|verif")),
@@ -17,12 +17,13 @@ _PURPOSES = (
 
 
 def purpose(ranges: tuple[str, ...]) -> str:
-    """reference, checking or harness where a range says so; otherwise empty."""
+    """reference, checking or harness, by a range; otherwise empty."""
     return next((name for text in ranges for name, pattern in _PURPOSES if pattern.search(text)), "")
 
 
 def kind_of(name: str, said: str = "") -> str:
-    """One phrase: what the ranges said, the copy's direction, or the role of the kernel; UNATTRIBUTED if nothing."""
+    """One phrase: the purpose by the ranges, the copy's direction, or the role of the kernel; otherwise
+    UNATTRIBUTED."""
     what = name.strip("[]").removeprefix("CUDA ").lower().replace("-to-", " to ") if name.startswith("[CUDA ") else ""
     if said:
         return f"{said}: {what or 'kernels'}"
@@ -30,7 +31,7 @@ def kind_of(name: str, said: str = "") -> str:
 
 
 def _by_role(name: str) -> str:
-    """As "copy kernels (PyTorch)"; UNATTRIBUTED when no rule of rules/*.toml knows the name."""
+    """A phrase such as "copy kernels (PyTorch)"; UNATTRIBUTED if no rule of rules/*.toml matches the name."""
     found = attribute(name)
     if found.library == UNKNOWN and found.role == UNKNOWN:
         return UNATTRIBUTED

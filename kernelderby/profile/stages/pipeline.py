@@ -1,4 +1,4 @@
-"""Which stage of a pipeline a kernel belongs to: by NVTX range, by name, and by its place in the invocation.
+"""Assigns kernels to the stages of a pipeline: by NVTX range, by name, and by place in the invocation.
 
 Without NVTX an invocation is one walk through the stages in their order: it begins with the first stage and ends with
 the last kernel of a stage that is not glue, so glue before and after that counts as outside.
@@ -16,13 +16,13 @@ from kernelderby.profile.names import fits
 from kernelderby.profile.spans import KernelSum, Span
 from kernelderby.profile.stages.match import StageMatcher
 
-_CACHE_LIMIT = 50_000  # combinations of ranges; ranges that carry a number would grow it without end
+_CACHE_LIMIT = 50_000  # combinations of ranges; numbered ranges would grow it without end
 
 
 @dataclass(slots=True)
 class Tally:
-    """Spans counted together. bytes: of copies and memsets. added_ns: the part of total_ns in which nothing that had
-    started before still ran, so that overlapped time counts once, for the first to start."""
+    """Spans counted together. bytes: of copies and memsets. added_ns: the part of total_ns in which no operation that
+    started earlier still ran, so that overlapped time counts once, for the first to start."""
 
     instances: int = 0
     total_ns: float = 0
@@ -41,13 +41,13 @@ class Tally:
 
 @dataclass(slots=True)
 class Walked:
-    """What a walk over the spans of one kind (inside marked invocations, or not) found.
+    """The result of a walk over the spans of one kind (inside marked invocations, or not).
 
     by_stage: stage -> name -> tally. between: kernels inside invocations that are in no stage. outside: (name, purpose)
     -> tally. per_invocation: stage -> how many kernels an invocation had -> how many invocations.
-    span_ns: first start to last end, over all invocations. cut: stage -> its kernels that start the very nanosecond at
-    which what ran before ends, or the next. times: stage -> of each invocation the sum of its kernels, and what they
-    add.
+    span_ns: first start to last end, over all invocations. cut: stage -> number of its kernels that start in the
+    nanosecond in which the operation before ends, or in the next one. times: stage -> for each invocation the sum of
+    its kernels, and their added time.
     """
 
     is_marked: bool = False
@@ -63,31 +63,31 @@ class Walked:
 
 @dataclass(slots=True)
 class _Known:
-    """What a name means inside ranges of one meaning."""
+    """The meaning of a name inside ranges of one meaning."""
 
     name: str
-    stages: tuple[int, ...]  # candidates; empty for what is in no stage
-    places: tuple[int, ...]  # of those stages among the landmarks; empty for glue
-    purpose: str  # what the ranges say it is for, when it is not the pipeline
+    stages: tuple[int, ...]  # candidates; empty for kernels outside all stages
+    places: tuple[int, ...]  # places of those stages among the landmarks; empty for glue
+    purpose: str  # its purpose by the ranges, if it is not the pipeline
 
 
 @dataclass(slots=True)
 class _Context:
-    """What a span's ranges mean. known is shared by all ranges of one meaning, however their numbers differ."""
+    """The meaning of a span's ranges. All ranges of one meaning share `known`, even if their numbers differ."""
 
     label: str | None  # the range that marks its invocation
-    is_numbered: bool  # that range is of this invocation alone
+    is_numbered: bool  # that range belongs to this invocation only
     stage: int | None
     purpose: str
     known: dict[str, _Known]
-    track: _Track | None = None  # the last one that was taken in it
+    track: _Track | None = None  # the last span taken in it
 
 
 class Walker:
     """Takes the spans of a profile in order of start and sorts them into stages and the rest.
 
-    names: every name in the profile, so that a stage that never occurs is no landmark. within: marks invocations.
-    purpose: ranges -> what work in them is for, "" where they do not say.
+    names: every name in the profile, so that stages that never occur are no landmarks. within: marks invocations.
+    purpose: ranges -> the purpose of work in them, "" if unknown.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Walker:
     ) -> None:
         self.matcher = matcher
         self.marked, self.unmarked = Walked(is_marked=True), Walked()
-        self.ranges: set[str] = set()  # those of stages that occurred
+        self.ranges: set[str] = set()  # of stages that occurred
         self._within, self._purpose = within, purpose
         present = {index for name in names for index in matcher.candidates(name)} | set(matcher.by_range.values())
         self._order = {stage: place for place, stage in enumerate(sorted(present - matcher.glue))}
@@ -110,7 +110,7 @@ class Walker:
         self._context = self._read(())
 
     def take(self, span: Span) -> None:
-        if span.ranges is not self._ranges:  # those of one step are one object
+        if span.ranges is not self._ranges:  # equal ones are one object
             self._ranges = span.ranges
             self._context = self._contexts.get(span.ranges) or self._read(span.ranges)
         context = self._context
@@ -156,8 +156,8 @@ class Walker:
 class _Track:
     """The walk on one GPU of one process, over landmarks 0 to tail: the stages that occur and are not glue.
 
-    position: the furthest landmark of the open invocation; counts, times: of it, as Walked has them. tallies: those of
-    the result, by stage and name. frontier: the latest end so far, of whatever ran.
+    position: the furthest landmark of the open invocation. counts, times: of this invocation, as in Walked. tallies:
+    the result's tallies, by stage and name. frontier: the latest end of any operation so far.
     """
 
     process: int
@@ -177,7 +177,7 @@ class _Track:
     frontier: int = 0
 
     def take(self, known: _Known, context: _Context, span: Span) -> None:
-        """Runs two million times on a large profile, so what it counts into is looked up once."""
+        """Takes a span. It runs two million times on a large profile, so it looks up its tallies once."""
         start, end, label = span.start_ns, span.end_ns, context.label
         frontier, added, is_cut = self.frontier, 0, False
         if end > frontier:
@@ -229,7 +229,7 @@ class _Track:
         if not self.is_open:
             return True
         first, last = known.places[0], known.places[-1]
-        if self.tail == 0:  # one stage: its kernels, each once, are an invocation
+        if self.tail == 0:  # with one stage, an invocation has each of its kernels once
             again = known.name in self.seen
             self.seen.add(known.name)
             return again
@@ -240,8 +240,8 @@ class _Track:
         return last < self.tail or (first < last and known.places[-2] == last - 1)
 
     def _place(self, places: tuple[int, ...]) -> int:
-        """Of the stages that share the kernel, the first that the invocation has not passed; where nothing stands
-        between two of them, each takes one kernel."""
+        """The first of the stages sharing the kernel that the invocation has not passed. If two of them are adjacent,
+        each takes one kernel."""
         for number, place in enumerate(places, start=1):
             if place == self.position and places[number : number + 1] == (place + 1,):
                 return place + 1
@@ -265,7 +265,7 @@ class _Track:
         return self.result.between.setdefault(name, Tally())
 
     def _commit(self) -> None:
-        """What ran since the last stage ran inside the invocation, for another stage has followed."""
+        """Counts the work since the last stage as inside the invocation, because another stage has followed."""
         for known, tally in self.pending.values():
             if known.stages:
                 stage = known.stages[0]
@@ -285,7 +285,7 @@ class _Track:
             self.seen = {known.name}
 
     def close(self) -> None:
-        """Ends the open invocation; what ran since its last stage is outside."""
+        """Ends the open invocation; the work since its last stage is outside."""
         for known, tally in self.pending.values():
             key = (known.name, known.purpose)
             self.result.outside.setdefault(key, Tally()).merge(tally)
@@ -308,7 +308,8 @@ class _Track:
 
 
 def split_sums(matcher: StageMatcher, sums: Iterable[KernelSum]) -> Walked:
-    """The same without events: stages that share a pattern go to the first of them, glue counts as outside."""
+    """The same without events: kernels of stages that share a pattern go to the first stage, and glue counts as
+    outside."""
     result = Walked()
     for row in sums:
         candidates = matcher.candidates(row.name)

@@ -1,4 +1,5 @@
-"""Figures that a source states beside a published table and does not itemise: a TOML file of the table's name.
+"""Figures that a source states in addition to a published table, without itemising them: a TOML file with the table's
+name.
 
 pipeline_total_ms = 3310.0
 [[stated]]
@@ -29,7 +30,7 @@ class _Stating(Struct, forbid_unknown_fields=True):
 
 
 class Stated(Struct):
-    """pipeline_total_ms: of the pipeline, where the source states more than its rows sum to."""
+    """pipeline_total_ms: the pipeline's total, if the source states more than the sum of its rows."""
 
     source: str = ""
     pipeline_total_ms: Positive | None = None
@@ -40,12 +41,12 @@ class Stated(Struct):
         return None if self.pipeline_total_ms is None else self.pipeline_total_ms * 1e6
 
     def lines(self, invocations: int | None) -> list[str]:
-        """One line an entry, with what follows from its figures."""
+        """One line per entry, with derived figures."""
         return [f"stated by the source: {_line(entry, invocations)}" for entry in self.stated]
 
 
 def stated_beside(path: Path) -> Stated:
-    """Of the TOML file beside a published table; empty where there is none. DerbyError: a field is wrong."""
+    """The figures in the TOML file beside a published table; empty without a file. DerbyError: a field is wrong."""
     beside = path.with_suffix(".toml")
     return Stated() if beside == path or not beside.is_file() else read_toml(beside, Stated)
 

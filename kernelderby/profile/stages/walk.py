@@ -1,6 +1,6 @@
-"""Where a pipeline's time goes, stage by stage, and everything in the profile that is not the pipeline.
+"""A pipeline's time, stage by stage, and all other work in the profile.
 
-Every nanosecond of GPU work in the profile lands in exactly one place: a stage, between stages (inside an invocation
+Every nanosecond of GPU work in the profile counts in exactly one place: a stage, between stages (inside an invocation
 but in no stage), a kind of work outside, or `unattributed`.
 """
 
@@ -24,8 +24,8 @@ from kernelderby.store.counts import counted
 
 INVOCATION = r"(?i)\binvocation\b"  # NVTX ranges that mark one; `derby profile run` writes them
 OTHER_INVOCATIONS = "same stages outside the marked invocations"
-OVERLAP = 0.01  # kernels of one stream overlap by less when one only starts as the other ends
-CUT = 10  # so many kernels of a stage that start to the nanosecond where another ends are no chance
+OVERLAP = 0.01  # share of overlap above which kernels overlap; less comes from one that starts as another ends
+CUT = 10  # with this many kernels of a stage that start in the nanosecond of another's end, it is no coincidence
 BETWEEN = "between"
 NOT_ITEMISED = "not itemised"
 TOGETHER = " / "  # between the names of stages that make one row
@@ -42,12 +42,12 @@ class StageKernel:
 
 @dataclass(frozen=True, slots=True)
 class StageRow:
-    """One stage, or several that the profile cannot tell apart ("K3 / K5", is_merged). notes: what does not add up,
-    in words: missing in some invocations, several kernels for one. Zero instances: nothing in the profile fits.
+    """One stage, or several that the profile cannot tell apart ("K3 / K5", is_merged). notes: irregularities in words,
+    such as missing in some invocations, or several kernels for one. Zero instances: nothing in the profile matches.
 
-    added_ns: the part of total_ns in which nothing that had started before still ran; None without events. A kernel
-    that is launched early and waits for the one before it (programmatic dependent launch) has a long total and adds
-    little.
+    added_ns: the part of total_ns in which no operation that started earlier still ran; None without events. A kernel
+    that is launched early and waits for the one before it (programmatic dependent launch) has a large total and a small
+    added time.
     """
 
     name: str
@@ -62,7 +62,7 @@ class StageRow:
 
 @dataclass(frozen=True, slots=True)
 class OutsideRow:
-    """Work outside the pipeline of one kind. bytes: of copies and memsets, 0 where unknown."""
+    """One kind of work outside the pipeline. bytes: of copies and memsets, 0 if unknown."""
 
     kind: str
     instances: int
@@ -72,12 +72,13 @@ class OutsideRow:
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """stages: in pipeline order; then, where there is any, one row BETWEEN and one NOT_ITEMISED (the rest of a total
-    that the source states). total_ns: all GPU work in the profile, pipeline_ns + sum of outside.
+    """stages: in pipeline order; then rows BETWEEN and NOT_ITEMISED (the rest of a total that the source states), if
+    not empty. total_ns: all GPU work in the profile, pipeline_ns + sum of outside.
 
-    invocations: None when no stage occurs. span_ns: first start to last end over the invocations, None without events.
-    outside: largest first, UNATTRIBUTED last and always there. synchronise_ns of api_ns: host time in CUDA calls.
-    samples: stage -> of each invocation that has it the sum of its kernels, and what they add (ns). Needs events.
+    invocations: None if no stage occurs. span_ns: first start to last end over the invocations, None without events.
+    outside: largest first, UNATTRIBUTED always last. api_ns: host time in CUDA calls; synchronise_ns: the part that
+    waits. samples: stage -> for each invocation with the stage the sum of its kernels, and their added time (ns); only
+    with events.
     """
 
     profile: str
@@ -99,11 +100,11 @@ class Pipeline:
 
     @property
     def occurs(self) -> bool:
-        """Whether any stage of the solution is in the profile: else it is of something else."""
+        """Whether any stage of the solution is in the profile; otherwise the profile is of something else."""
         return any(row.instances for row in self.stages if row.name not in (BETWEEN, NOT_ITEMISED))
 
     def share(self, row: StageRow) -> float:
-        """Of the pipeline's sum of durations; 0 when there is none."""
+        """The row's share of the pipeline's sum of durations; 0 without a pipeline."""
         return row.total_ns / self.pipeline_ns if self.pipeline_ns else 0.0
 
     def per_invocation_us(self, row: StageRow) -> float | None:
@@ -117,11 +118,11 @@ class Pipeline:
 
     @property
     def overlaps(self) -> bool:
-        """Whether kernels run beside each other so much that durations mislead."""
+        """Whether kernels overlap so much that durations mislead."""
         return self.added_ns is not None and self.pipeline_ns > (1 + OVERLAP) * self.added_ns
 
     def time_ns(self, row: StageRow) -> float:
-        """What the stage costs the pipeline: its durations, or where kernels overlap what it adds."""
+        """The stage's cost in the pipeline: its durations, or its added time if kernels overlap."""
         return row.added_ns if self.overlaps and row.added_ns is not None else row.total_ns
 
     @property
@@ -144,8 +145,8 @@ def pipeline_of(
 ) -> Pipeline:
     """Sorts a profile into a solution's stages and the rest.
 
-    stated_total_ns: the pipeline's total where the source states it and itemises less. within: regular expression of
-    the NVTX ranges that mark one invocation each. DerbyError when there are no stages or within is no expression.
+    stated_total_ns: the pipeline's total, if the source states it and itemises less. within: regular expression of the
+    NVTX ranges that mark one invocation each. DerbyError if there are no stages, or within is not a valid expression.
     """
     if not stages:
         raise DerbyError(f"{solution}: its solution.toml has no [[stages]]; add them, or use `derby profile kernels`")
@@ -200,7 +201,8 @@ def pipeline_of(
 def _walk(
     profile: Profile, matcher: StageMatcher, names: list[str], within: re.Pattern[str]
 ) -> tuple[Walked, tuple[Timeline, ...], set[str]]:
-    """With marked invocations only those are the pipeline; stages outside of them (warm-up, checks) are not."""
+    """If invocations are marked, only these are the pipeline, and stages outside them (warm-up, checks) do not
+    count."""
     walker, timeline = Walker(matcher, names, within, purpose), TimelineBuilder(profile)
     take, measure = walker.take, timeline.take
     for span in profile.spans():
@@ -223,7 +225,7 @@ def _merge(into: dict[Any, Any], items: Iterable[Any]) -> None:
 
 
 def _stage_rows(matcher: StageMatcher, walked: Walked, merged: bool) -> list[StageRow]:
-    """In pipeline order; what a summary cannot tell apart is one row at the place of the first."""
+    """The rows in pipeline order. Stages that a summary cannot tell apart share one row, at the place of the first."""
     rows, taken = [], set()
     for index in range(len(matcher.stages)):
         names = walked.by_stage.get(index, {})
@@ -267,7 +269,8 @@ def _stage_row(
 
 
 def _invocations(matcher: StageMatcher, walked: Walked, has_events: bool) -> tuple[int | None, str]:
-    """How many times the pipeline ran, and how that is known. From sums: the count that most patterns have."""
+    """The number of the pipeline's invocations, and its source in words. From sums it is the count that most patterns
+    have."""
     if has_events:
         return walked.invocations or None, "marked by NVTX ranges" if walked.is_marked else "counted along the events"
     counts: Counter[tuple[int, str]] = Counter()
@@ -282,7 +285,7 @@ def _invocations(matcher: StageMatcher, walked: Walked, has_events: bool) -> tup
 
 
 def _noted(row: StageRow, matcher: StageMatcher, walked: Walked, invocations: int | None) -> StageRow:
-    """The row with what does not add up about its counts."""
+    """The row with notes about irregular counts."""
     notes = []
     if row.is_merged:
         notes.append("not separable: they share a kernel name, and a summary has no order")
@@ -303,7 +306,8 @@ def _about_spread(spread: Counter[int], invocations: int) -> list[str]:
 
 
 def _about_count(row: StageRow, invocations: int) -> list[str]:
-    """Against the nearest multiple of the invocations; kernels that take turns (one tile size or another) too."""
+    """Compares the count with the nearest multiple of the invocations, and detects kernels that take turns (one tile
+    size or another)."""
     if row.name == BETWEEN:
         return []
     each = max(1, round(row.instances / invocations))
@@ -320,7 +324,7 @@ def _about_count(row: StageRow, invocations: int) -> list[str]:
 
 
 def _outside_rows(walked: Walked) -> tuple[OutsideRow, ...]:
-    """By kind, largest first; the unattributed row stands last, even when it is empty."""
+    """Rows by kind, largest first. The unattributed row comes last, even if it is empty."""
     kinds: dict[str, Tally] = {UNATTRIBUTED: Tally()}
     _merge(kinds, ((kind_of(name, said), tally) for (name, said), tally in walked.outside.items()))
     rows = [OutsideRow(kind, tally.instances, tally.total_ns, tally.bytes) for kind, tally in kinds.items()]
@@ -328,7 +332,8 @@ def _outside_rows(walked: Walked) -> tuple[OutsideRow, ...]:
 
 
 def _about_cuts(matcher: StageMatcher, walked: Walked) -> list[str]:
-    """nsys ends a kernel where the next one of its stream starts, also where the two overlap."""
+    """Notes about kernels that nsys cut: it ends a kernel at the start of the next one of its stream, even if the two
+    overlap."""
     cut = []
     for stage, count in sorted(walked.cut.items()):
         instances = sum(tally.instances for tally in walked.by_stage.get(stage, {}).values())
@@ -343,7 +348,7 @@ def _about_cuts(matcher: StageMatcher, walked: Walked) -> list[str]:
 
 
 def _about_sums(matcher: StageMatcher, names: list[str]) -> list[str]:
-    """Glue that a summary cannot tell from the harness's own kernels."""
+    """Notes about glue, which a summary cannot tell from the harness's kernels."""
     warnings = []
     for index in sorted(matcher.glue):
         if any(index in matcher.candidates(name) for name in names):

@@ -2,7 +2,7 @@
 
 Amdahl, "Validity of the single processor approach to achieving large scale computing capabilities", AFIPS 1967: with a
 stage at share p of the time, k times faster, the whole is 1 / (1 - p + p / k) times faster, at most 1 / (1 - p). Kernel
-time only: what launches cost is not in it. Where kernels overlap, a stage's time is what it adds (StageRow.added_ns).
+time only, without launches. If kernels overlap, a stage's time is its added time (StageRow.added_ns).
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ SPEEDUPS = (1.2, 2.0)
 
 @dataclass(frozen=True, slots=True)
 class WhatIf:
-    """One stage. speedups: of the pipeline, for each of the factors asked for. floor_us: of one invocation, None when
-    no floor is known. at_floor: the pipeline's speedup with the stage at its floor; gone: with the stage free.
-    floor_share: floor over measured time; above 1 the floor or the measurement is wrong."""
+    """One stage. speedups: of the pipeline, for each requested factor. floor_us: of one invocation, None if unknown.
+    at_floor: the pipeline's speedup with the stage at its floor; gone: with the stage free. floor_share: floor over
+    measured time; above 1 the floor or the measurement is wrong."""
 
     stage: str
     title: str
@@ -36,7 +36,7 @@ class WhatIf:
 
 @dataclass(frozen=True, slots=True)
 class WhatIfs:
-    """stages: what is worth doing first. bound: the pipeline's speedup with everything but `largest` free."""
+    """stages: the most worthwhile first. bound: the pipeline's speedup if everything except `largest` were free."""
 
     pipeline: Pipeline
     factors: tuple[float, ...]
@@ -55,15 +55,16 @@ def amdahl(share: float, factor: float) -> float:
 
 
 def time_saved(speedup: float) -> float:
-    """Share of the time that a speedup takes away: 1.045 saves 4.3 %. Documents mix this up with the gain, 4.5 %."""
+    """Share of the time that a speedup takes away: 1.045 saves 4.3 %. Documents often confuse this with the gain of 4.5
+    %."""
     return 1 - 1 / speedup
 
 
 def whatif(
     pipeline: Pipeline, factors: Sequence[float] = SPEEDUPS, floors_us: Mapping[str, float] | None = None
 ) -> WhatIfs:
-    """floors_us: stage -> the least that one invocation of it can take; "K3 / K5" is the floor of several together,
-    which become a row of their own. DerbyError for a stage that the profile does not have.
+    """floors_us: stage -> its minimum time in one invocation; "K3 / K5" gives the floor of several stages together,
+    which then share a row. DerbyError for a stage that the profile lacks.
 
     Sorted by the gain that is within reach: at the floor where one is known, otherwise at the largest factor.
     """
@@ -93,7 +94,7 @@ def whatif(
 
 
 def rows_of_role(pipeline: Pipeline, stages: Sequence[Stage], role: str) -> list[str]:
-    """Names of the pipeline's rows that took time and whose stages all have the role; "K3 / K5" is of two stages."""
+    """Names of the pipeline's rows that took time and whose stages all have the role. "K3 / K5" has two stages."""
     names = {stage.name for stage in stages if stage.role == role}
     return [row.name for row in pipeline.stages if row.total_ns > 0 and set(row.name.split(TOGETHER)) <= names]
 

@@ -1,1 +1,1 @@
-"""The steps of a run (a forward pass, a training iteration): the start, kind and GPU time of each."""
+"""The steps of a run (forward passes, training iterations): start, kind and GPU time of each."""

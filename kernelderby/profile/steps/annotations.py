@@ -23,14 +23,14 @@ _SGLANG = re.compile(r"^step\[\s*(?P<mode>[A-Z_]+)\s*(?P<rest>[^\]]*)\]")
 _PLAIN = re.compile(
     r"^(?P<kind>ProfilerStep|execute_diffusion|train(?:ing)?_step|step|iter(?:ation)?|invocation)\W*_?\d", re.IGNORECASE
 )
-# The order is that of choice: a serving step says more than the profiler's schedule around it.
+# In order of preference: a serving step says more than the profiler's schedule around it.
 _FORMS = (_SGLANG, _VLLM, _VLLM_NEW, _PLAIN)
 
 
 @dataclass(frozen=True, slots=True)
 class StepName:
-    """kind: prefill, decode, ..., or the annotation's own word. requests: prefilled and decoded, None where it does not
-    say. form: which of the spellings above it is, 0 says most."""
+    """kind: prefill, decode, ..., or the annotation's own word. requests: prefilled and decoded ones, None if unknown.
+    form: number of the spelling above; 0 says most."""
 
     kind: str
     form: int
@@ -49,7 +49,7 @@ class StepName:
 
 
 def read_annotation(text: str) -> StepName | None:
-    """None for a range that marks no step."""
+    """The step in a range's name; None if the range does not mark a step."""
     if match := _SGLANG.match(text):
         kind = _SGLANG_MODES.get(match["mode"], match["mode"].lower().replace("_", " "))
         size = re.search(r"\bbs=(\d{1,9})\b", match["rest"])

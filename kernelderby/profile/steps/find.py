@@ -1,7 +1,7 @@
-"""The steps of a profile: by the annotations around their launches, by ranges that are asked for, or by their period.
+"""The steps of a profile: by annotations around their launches, by given ranges, or by their period.
 
-Time is cut, not work: a step lasts on its GPU from its first kernel to the next step's, so that all that runs after the
-first step's beginning is in one of them, and what lies between two steps counts to the first.
+Steps divide the time: a step lasts on its GPU from its first kernel to the first kernel of the next step. So all work
+after the beginning of the first step is in a step, and work between two steps belongs to the first of them.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from kernelderby.profile.steps.period import step_starts
 from kernelderby.profile.timeline import gpu_label
 from kernelderby.store.bounds import expect_few
 
-REPLAYED = 3  # operations of one launch, from which on it is a CUDA graph's
-_MOSTLY = 0.5  # of the operations replayed: a step of CUDA graphs
+REPLAYED = 3  # with at least this many operations, a launch is a CUDA graph's
+_MOSTLY = 0.5  # share of replayed operations that makes a step one of CUDA graphs
 
 
 @dataclass(frozen=True, slots=True)
 class ProfileStep:
-    """One step on one GPU. title: what kind ("decode, 32 requests"), the annotation's word, or "" for one found by its
-    period. wall_ns: to the next step's first kernel, of the last one to its own end. exposed_ns: communication beside
-    which nothing was computed. key: Profile.gpu_of. kernel_ns: sum of the durations of what started in it. replayed:
-    operations of CUDA graphs."""
+    """One step on one GPU. title: its kind ("decode, 32 requests"), the annotation's word, or "" if found by the
+    period. wall_ns: to the next step's first kernel; for the last step to its own end. exposed_ns: communication
+    without computing beside it. key: Profile.gpu_of. kernel_ns: sum of the durations of operations that started in it.
+    replayed: number of operations of CUDA graphs."""
 
     title: str
     gpu: str
@@ -56,8 +56,8 @@ class ProfileStep:
 
 @dataclass(frozen=True, slots=True)
 class ProfileSteps:
-    """how: what the steps were found by, in words; "" where there are none and the one of each GPU is all of it.
-    before: operations before the first step."""
+    """how: how the steps were found, in words; "" without steps, and then each GPU has one step for the whole profile.
+    before: number of operations before the first step."""
 
     how: str
     steps: tuple[ProfileStep, ...]
@@ -77,7 +77,7 @@ class ProfileSteps:
 
 
 class _Work:
-    """Every operation of one GPU in order of start. step: number of the marked step that it was launched in, or -1."""
+    """Every operation of one GPU in order of start. step: number of the marked step in which it was launched, or -1."""
 
     def __init__(self, process: int, device: int) -> None:
         self.process, self.device = process, device
@@ -87,7 +87,8 @@ class _Work:
 
 
 def steps_of(profile: Profile, within: str | None = None) -> ProfileSteps:
-    """within: expression of the ranges that mark a step each. DerbyError: none fits, or the profile has sums only."""
+    """within: regular expression of the ranges that mark the steps. DerbyError: none matches, or the profile has sums
+    only."""
     marks, names, how = _marks(profile, within)
     numbers: dict[str, int] = {}
     places: dict[tuple[int, int], _Work] = {}
@@ -131,7 +132,8 @@ def steps_of(profile: Profile, within: str | None = None) -> ProfileSteps:
 
 
 class _Marks:
-    """The marked steps of each process by time; a moment is in the last one that began before it, while it lasts."""
+    """The marked steps of each process by time. A moment belongs to the last step that began before it and still
+    lasts."""
 
     def __init__(self, instances: list[tuple[RangeInstance, int]]) -> None:
         self.starts: dict[int, list[int]] = defaultdict(list)
@@ -149,7 +151,7 @@ class _Marks:
 
 
 def _marks(profile: Profile, within: str | None) -> tuple[_Marks | None, list[str], str]:
-    """The marked steps, the title of each, and what marks them."""
+    """The marked steps, their titles, and what marks them."""
     pattern = expression("--within", within) if within is not None else None
     named: list[tuple[RangeInstance, StepName]] = []
     for each in profile.range_instances():
@@ -175,7 +177,7 @@ def _word(text: str) -> str:
 
 
 def _best_form(named: list[tuple[RangeInstance, StepName]]) -> int:
-    """The spelling that says most, unless another marks far more steps."""
+    """The most informative spelling, unless another one marks far more steps."""
     counts = Counter(name.form for _, name in named)
     return min(counts, key=lambda form: (counts[form] * 4 < max(counts.values()) and counts[form] < 2, form))
 
@@ -185,7 +187,7 @@ _NO_STEPS: _Cuts = np.empty(0, np.int64), 0, []
 
 
 def _cuts(work: _Work, titles: list[str]) -> _Cuts:
-    """Where the marked steps begin on this GPU, in order, when the last one ends, and the title of each."""
+    """The beginnings of the marked steps on this GPU in order, the end of the last one, and the titles."""
     step = np.frombuffer(work.step, np.int32)
     marked = np.flatnonzero(step >= 0)
     if not len(marked):
@@ -201,7 +203,7 @@ def _cuts(work: _Work, titles: list[str]) -> _Cuts:
 
 
 def _by_period(work: _Work) -> _Cuts:
-    """The same without marks, by the kernels of the stream that has most of them."""
+    """The same without marks, by the kernels of the stream with most kernels."""
     kernels = np.flatnonzero(np.frombuffer(work.kernel, np.uint8) == 1)
     if not len(kernels):
         return _NO_STEPS
@@ -218,7 +220,7 @@ def _by_period(work: _Work) -> _Cuts:
 def _measured(
     work: _Work, starts: np.ndarray, last: int, titles: list[str], label: str
 ) -> tuple[list[ProfileStep], int]:
-    """The steps, and how many operations lie before the first."""
+    """The steps, and the number of operations before the first."""
     cuts = np.append(starts, max(last, int(starts[-1])))
     start, end = np.frombuffer(work.start, np.int64), np.frombuffer(work.end, np.int64)
     moves = np.frombuffer(work.moves, np.uint8) == 1
@@ -251,7 +253,7 @@ def _measured(
 
 
 def _replayed(work: _Work) -> np.ndarray:
-    """Which operations one launch started with others: those of a CUDA graph."""
+    """A mask of the operations that one launch started together with others: those of a CUDA graph."""
     launch = np.frombuffer(work.launch, np.int64)
     _, inverse, counts = np.unique(launch, return_inverse=True, return_counts=True)
     return (counts[inverse] >= REPLAYED) & (launch >= 0)

@@ -1,4 +1,4 @@
-"""The period of a run of kernels: how many of them repeat, and where in it a repetition begins."""
+"""The period of a sequence of kernels: its length, and the beginning of a repetition."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-LEAST = 3  # kernels of a period, and repetitions that make one
+LEAST = 3  # minimum kernels of a period, and minimum repetitions
 _LONGEST = 2_000  # kernels of a layer
-_LOOKED_AT = 20_000  # kernels of a stream; more say nothing new of a layer
-ALIKE = 0.80  # of the kernels, the same one period later
-PRESENT = 0.85  # of the names, in nearly every step: of a layer's repetitions those between steps are in few
-_TRIED = 60  # kernels that may mark a step
-_CELLS = 20_000_000  # steps times names that are counted at once
-_HALF = 0.5  # of all kernels: what repeats less is no layer
+_LOOKED_AT = 20_000  # kernels of a stream; more give no new information about a layer
+ALIKE = 0.80  # share of the kernels that recur one period later
+PRESENT = 0.85  # of the names, in nearly every step: names between steps are in few repetitions of a layer
+_TRIED = 60  # candidate kernels that may mark a step
+_CELLS = 20_000_000  # steps times names counted at once
+_HALF = 0.5  # share of all kernels that a layer's repetitions must cover
 
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """length: kernels. match: share of the kernels that stand again one period later. first, repetitions: where the
-    stretch that repeats begins, and how often."""
+    """length: kernels. match: share of the kernels that recur one period later. first: where the repeating stretch
+    begins. repetitions: how often it repeats."""
 
     length: int
     match: float
@@ -28,9 +28,8 @@ class Period:
 
 
 def layer_period(names: np.ndarray) -> Period | None:
-    """The shortest period of a sequence of numbers of names: of a served model its layer. None where nothing repeats.
-
-    A layer repeats until a step ends, so the match stays below 1 by what stands between steps.
+    """The shortest period of a sequence of name numbers; in a served model it is the layer. None if nothing repeats.
+    The kernels between steps keep the match below 1.
     """
     names = names[:_LOOKED_AT]
     longest = min(len(names) // LEAST, _LONGEST)
@@ -45,8 +44,8 @@ def layer_period(names: np.ndarray) -> Period | None:
 
 
 def _stretch(same: np.ndarray, lag: int, count: int) -> Period | None:
-    """The longest run in which nearly every kernel stands again one period later; None where all such runs together
-    are less than half of the kernels."""
+    """The longest run in which nearly every kernel recurs one period later. None if all such runs together hold less
+    than half of the kernels."""
     if len(same) < lag:
         return None
     window = np.convolve(same.astype(np.int64), np.ones(lag, np.int64), "valid") >= ALIKE * lag
@@ -67,10 +66,9 @@ def _stretch(same: np.ndarray, lag: int, count: int) -> Period | None:
 
 
 def step_starts(names: np.ndarray) -> np.ndarray | None:
-    """Places at which steps begin, by a kernel that runs once in each. None where nothing like a step repeats.
-
-    Cut at a kernel of the layer, the stretches lack what stands between steps, all but one in each step; cut at every
-    other step, they are as alike but fewer. So the most stretches count that have nearly all names.
+    """The places where steps begin, by a kernel that runs once in each. None if nothing like a step repeats. If the
+    cuts are at a kernel of the layer, most stretches lack the kernels between steps. If they are at every other step,
+    the stretches are as similar but fewer. So the cut with the most stretches that have nearly all names is chosen.
     """
     _, names, counts = np.unique(names, return_inverse=True, return_counts=True)
     first = np.full(len(counts), len(names))
@@ -93,7 +91,7 @@ def step_starts(names: np.ndarray) -> np.ndarray | None:
 
 
 def _are_steps(names: np.ndarray, starts: np.ndarray, kinds: int) -> bool:
-    """Whether the stretches from each start to the next are alike, in any order, and have nearly all names."""
+    """Whether the stretches from each start to the next have the same kernels in any order, and nearly all names."""
     if 2 * (len(names) - starts[0]) < len(names):
         return False
     rest = names[starts[0] :]

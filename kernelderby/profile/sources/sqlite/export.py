@@ -1,7 +1,8 @@
 """The SQLite export of NVIDIA Nsight Systems, of any version, and the files of `derby profile run`.
 
-Spans stream in order of start; what is kept in memory is in launches.py. Sums are SQLite's, and equal to the nanosecond
-what NVIDIA's cuda_gpu_kern_sum, cuda_gpu_mem_time_sum, cuda_gpu_mem_size_sum and cuda_api_sum say of the same file.
+Spans stream in order of start; launches.py says what stays in memory. SQLite computes the sums. They equal those of
+NVIDIA's cuda_gpu_kern_sum, cuda_gpu_mem_time_sum, cuda_gpu_mem_size_sum and cuda_api_sum for the same file, to the
+nanosecond.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class SqliteProfile(Profile):
     has_events = True
 
     def __init__(self, path: Path, gpu: str | None, schema: Schema, database: Path) -> None:
-        """path: as it is shown; database: the file itself."""
+        """path: the path to show. database: the file itself."""
         super().__init__(path, f"nsys SQLite, schema {schema.version}", gpu)
         self.schema, self.database = schema, database
         self._launches: Launches | None = None
@@ -76,7 +77,7 @@ class SqliteProfile(Profile):
                     yield Span(kind, names[name], start, stop, key >> 32, device, stream, path, size), *call
 
     def issued(self) -> Iterator[Issued]:
-        """Kernels of a graph's nodes have the operators of the node's capture."""
+        """A kernel of a graph's node has the operators of the node's capture."""
         with connect(self.database) as connection:
             work = replayed_work(connection, self.schema, self._with_processes())
         for span, issued in zip(self.spans(), super().issued(), strict=True):
@@ -106,7 +107,7 @@ class SqliteProfile(Profile):
     def restricted(
         self, window: tuple[int, int] | None, device: int | None, process: int | None, stream: int | None
     ) -> SqliteProfile | None:
-        """SQLite leaves the rest out."""
+        """SQLite filters the rows."""
         conditions = {"deviceId": device, "streamId": stream}
         tables = dict(self.schema.tables)
         origin = self._origin() if window else 0
@@ -161,8 +162,8 @@ class SqliteProfile(Profile):
         return self._measured
 
     def api_sums(self) -> list[ApiSum]:
-        """Row for row those of cuda_api_sum, names cut as there. Old exports hold some calls twice, the second inside
-        the first and under the same cut name; nsys lists both, and so it is here (`warnings` then says so)."""
+        """The rows of cuda_api_sum, with names cut as there. Old exports hold some calls twice, the second inside the
+        first under the same cut name. nsys lists both, and so do we; `warnings` then says so."""
         table = self.schema.table(RUNTIME)
         strings = self.schema.table("StringIds")
         if table is None or strings is None or "nameId" not in table.columns:
@@ -237,7 +238,7 @@ class SqliteProfile(Profile):
             return [LaunchShape(names[row[0]], tuple(row[1:4]), tuple(row[4:7]), *row[7:]) for row in rows]
 
     def gpu_of(self, process: int, device: int) -> str:
-        """By the GPU's uuid where the export says which process means which GPU by which number."""
+        """The GPU's uuid, if the export gives the uuid for each process and number."""
         if self._uuids is None:
             self._uuids = {}
             table = self.schema.table("TARGET_INFO_CUDA_DEVICE")
@@ -252,7 +253,8 @@ class SqliteProfile(Profile):
 
     @property
     def unlinked_launches(self) -> int:
-        """Known after a walk of spans() when there are ranges; asked before that, it is counted (2 s a million)."""
+        """With ranges, spans() counts them on its way. Before such a walk they are counted separately (2 s per
+        million)."""
         table = self.schema.table(KERNEL)
         if self._unlinked is None and table is not None:
             with connect(self.database) as connection:
@@ -265,9 +267,8 @@ class SqliteProfile(Profile):
 
 
 def open_sqlite(path: Path, shown: Path | None = None) -> SqliteProfile:
-    """shown: the report that it was exported from.
-
-    DerbyError for a database that is truncated, locked, another program's, or without GPU work.
+    """shown: the report from which it was exported. DerbyError for a database that is truncated, locked, another
+    program's, or without GPU work.
     """
     check_whole(path)
     with connect(path) as connection:
@@ -316,7 +317,7 @@ def _warnings(connection: sqlite3.Connection, schema: Schema, dropped: int) -> I
 
 
 def _capability(connection: sqlite3.Connection, schema: Schema) -> str | None:
-    """computeMajor.computeMinor, where all GPUs of the export have the same."""
+    """computeMajor.computeMinor, if all GPUs of the export have the same."""
     gpus = schema.table("TARGET_INFO_GPU")
     if gpus is None or not {"computeMajor", "computeMinor"} <= gpus.columns:
         return None
@@ -328,7 +329,7 @@ def _capability(connection: sqlite3.Connection, schema: Schema) -> str | None:
 
 
 def _gpu(connection: sqlite3.Connection, schema: Schema) -> str | None:
-    """The name of the GPU that worked; of several kinds that did, all of them."""
+    """The name of the GPU that worked; the names of all kinds if several did."""
     gpus = schema.table("TARGET_INFO_GPU")
     if gpus is None or "name" not in gpus.columns:
         return None
@@ -344,6 +345,7 @@ def _gpu(connection: sqlite3.Connection, schema: Schema) -> str | None:
 
 
 def _api_name(name: str | None) -> str:
-    """Cut as NVIDIA's cuda_api_sum cuts it: "cudaLaunchKernel_v7000" loses "_v7000", "cudaGraphLaunch_v10000" stays."""
+    """The name as NVIDIA's cuda_api_sum cuts it: "cudaLaunchKernel_v7000" loses "_v7000", "cudaGraphLaunch_v10000"
+    stays."""
     name = name or "(unnamed call)"
     return name[:-6] if name[-6:-4] == "_v" else name

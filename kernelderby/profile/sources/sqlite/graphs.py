@@ -1,8 +1,8 @@
 """Kernels of replayed CUDA graphs, and the NVTX ranges in which each was captured.
 
-With --cuda-graph-trace=node a kernel names its node. CUDA_GRAPH_NODE_EVENTS says when each node was made, on which
-thread, and of which node it is a copy: instantiating a graph copies the nodes of its capture. The ranges that were open
-when the first of them was made are those of the operator that launched the kernel.
+With --cuda-graph-trace=node a kernel names its node. CUDA_GRAPH_NODE_EVENTS gives the time and thread at which each
+node was made, and the node of which it is a copy, since instantiating a graph copies the nodes of its capture. The
+ranges that were open when the first node of such a chain was made belong to the operator that launched the kernel.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ Place = tuple[int, int, int, int]  # process, device, stream, start: no two oper
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """replay: which launch of a graph it belongs to. chain: the operators at its capture, outermost first."""
+    """replay: the graph launch that contains it. chain: the operators at its capture, outermost first."""
 
     replay: int
     chain: tuple[OperatorCall, ...]
 
 
 def replayed_work(connection: sqlite3.Connection, schema: Schema, with_processes: bool) -> dict[Place, Replayed]:
-    """Every operation that a node of a graph ran; empty where the export tells no nodes."""
+    """Every operation of a graph's node; empty if the export has no nodes."""
     rows: list[tuple[Any, ...]] = []
     process = process_of('"globalPid"') if with_processes else "0"
     for _, _, table in schema.work():
@@ -76,7 +76,7 @@ def _chains(
 
 
 def _first(node: tuple[int, int], copied: dict[tuple[int, int], tuple[int, int]]) -> tuple[int, int]:
-    """The node of the capture that it is a copy of, over several copies."""
+    """The node of the capture from which it was copied, possibly through several copies."""
     seen = {node}
     while node in copied and copied[node] not in seen:
         node = copied[node]

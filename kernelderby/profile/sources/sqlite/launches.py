@@ -1,10 +1,10 @@
-"""Which NVTX ranges were open where a GPU operation was launched.
+"""The NVTX ranges that were open at the launch of a GPU operation.
 
-A kernel carries the correlation id of the API call that launched it; the call has a thread and a time, and the ranges
-open then on that thread are the operation's. Times of the kernel itself say nothing: it runs later.
+A kernel carries the correlation id of the API call that launched it. The call has a thread and a time; the ranges open
+on that thread at that time belong to the operation. The kernel's own times do not help, because it runs later.
 
-Held in memory: 12 bytes a CUDA API call that has a correlation id, 12 bytes a start or end of a range, and one tuple a
-distinct nesting of names. Rows themselves stream.
+Memory: 12 bytes for each CUDA API call with a correlation id, 12 bytes for each start or end of a range, and one tuple
+for each distinct nesting of names. Rows themselves stream.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kernelderby.profile.sources.ranges import NEVER, Paths, RangeTimeline, nest
 from kernelderby.profile.sources.sqlite.schema import NVTX, RUNTIME, EventTable, Schema, as_text
 
 UNNAMED = "(unnamed range)"
-_PUSH_POP, _START_END = 59, 60  # NVTX_EVENTS.eventType; marks (34) and names of domains (75) are no ranges
+_PUSH_POP, _START_END = 59, 60  # NVTX_EVENTS.eventType; marks (34) and names of domains (75) are not ranges
 
 
 def process_of(identifier: str) -> str:
@@ -28,14 +28,14 @@ def process_of(identifier: str) -> str:
 
 
 def key_of(process: str, correlation: str) -> str:
-    """SQL for one integer that names a launch: the process above 32 bits of correlation id, which starts at 1 in every
-    process; 0 is no id."""
+    """SQL for one integer that identifies a launch: the process above 32 bits of correlation id. The id starts at 1 in
+    every process; 0 means no id."""
     return f"({process} << 32) | (({correlation}) & 0xFFFFFFFF)"
 
 
 class Launches:
-    """Launch key -> nesting of ranges. keys: sorted, unique; nesting: index into `paths` of each. starts, ends: of the
-    calls, only where they were asked for."""
+    """Launch key -> nesting of ranges. keys: sorted, unique. nesting: for each key an index into `paths`. starts, ends:
+    of the calls, if requested."""
 
     def __init__(self, keys: np.ndarray, nesting: np.ndarray, paths: list[tuple[str, ...]]):
         self.keys, self.nesting, self.paths = keys, nesting, paths
@@ -51,7 +51,7 @@ class Launches:
         return [(start, end) if known else (None, None) for start, end, known in zip(starts, ends, linked, strict=True)]
 
     def find(self, keys: np.ndarray) -> tuple[list[tuple[str, ...]], np.ndarray]:
-        """For each key its ranges, and whether it has a launch at all."""
+        """For each key its ranges, and whether it has a launch."""
         if not len(self.keys):
             return [()] * len(keys), np.zeros(len(keys), dtype=bool)
         places = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
@@ -63,16 +63,15 @@ class Launches:
 def read_launches(
     connection: sqlite3.Connection, schema: Schema, with_processes: bool, ranges: bool, times: bool = False
 ) -> Launches:
-    """with_processes: whether GPU rows tell their process; without it ids are all that can be joined on.
-
-    Where an id has two calls (old exports have cudaLaunchKernel around its own versioned row), the outermost counts:
-    the one that starts first. times: keep starts and ends, 16 bytes a call more.
+    """with_processes: whether GPU rows have their process; otherwise only ids can be joined. If an id has two calls
+    (old exports have cudaLaunchKernel around its own versioned row), the outermost counts: the one that starts first.
+    times: keep starts and ends, 16 bytes more per call.
     """
     table = schema.table(RUNTIME)
     if table is None or not {"correlationId", "globalTid", "start"} <= table.columns:
         return Launches(np.empty(0, np.int64), np.empty(0, np.int32), [()])
     times = times and "end" in table.columns
-    timelines, paths = read_timelines(connection, schema) if ranges else ({}, [()])  # first: it takes most memory
+    timelines, paths = read_timelines(connection, schema) if ranges else ({}, [()])  # first, since it takes most memory
     calls = _calls(connection, table, times)
     keys = calls[:, 0] & 0xFFFFFFFF
     if with_processes:
@@ -96,7 +95,7 @@ def read_launches(
 
 
 def _calls(connection: sqlite3.Connection, table: EventTable, times: bool) -> np.ndarray:
-    """[calls, 3 or 4]: correlation id, start, thread, and the end where it is asked for."""
+    """[calls, 3 or 4]: correlation id, start, thread, and the end if requested."""
     columns = 'correlationId, start, globalTid, "end"' if times else "correlationId, start, globalTid"
     whole = " AND ".join(f"typeof({name}) = 'integer'" for name in ("correlationId", "start", "globalTid"))
     wanted = f"FROM {table.name} WHERE correlationId > 0"
@@ -106,7 +105,7 @@ def _calls(connection: sqlite3.Connection, table: EventTable, times: bool) -> np
     count = connection.execute(f"SELECT count(*) {wanted}").fetchone()[0]
     try:
         found = integers(connection.execute(plain), 4 if times else 3, count)
-    except (TypeError, ValueError, OverflowError):  # something is missing, or no number
+    except (TypeError, ValueError, OverflowError):  # a value is missing or not a number
         found = integers(connection.execute(careful), 4 if times else 3)
     if times:
         found[:, 3] = np.maximum(found[:, 3], found[:, 1])
@@ -114,8 +113,8 @@ def _calls(connection: sqlite3.Connection, table: EventTable, times: bool) -> np
 
 
 def integers(rows: Iterable[Iterable[int]], width: int, count: int | None = None) -> np.ndarray:
-    """Rows of integers as an array [rows, width] without a list of them between. count: of the rows, where it is known:
-    an array that need not grow leaves no holes behind. TypeError, ValueError, OverflowError: not all are integers."""
+    """Rows of integers as an array [rows, width], without a list in between. count: number of rows, if known: an array
+    that does not grow leaves no holes in memory. TypeError, ValueError, OverflowError: not all values are integers."""
     wanted = -1 if count is None else count * width
     return np.fromiter(chain.from_iterable(rows), dtype=np.int64, count=wanted).reshape(-1, width)
 
@@ -150,7 +149,7 @@ def _ranges(connection: sqlite3.Connection, schema: Schema) -> tuple[np.ndarray,
         rows = integers(((*row[:3], places.setdefault(row[3], len(places))) for row in plain), 4)
         rows[rows[:, 2] < rows[:, 1], 2] = NEVER
         return rows[rows[:, 2] > rows[:, 1]], [UNNAMED if key is None else as_text(key) for key in places]
-    except (TypeError, ValueError, OverflowError):  # something is missing, or no number
+    except (TypeError, ValueError, OverflowError):  # a value is missing or not a number
         connection.text_factory = decoded
         texts: dict[str, int] = {}
         numbered = ((*row[:3], texts.setdefault(row[3], len(texts))) for row in range_rows(connection, schema))
@@ -160,12 +159,12 @@ def _ranges(connection: sqlite3.Connection, schema: Schema) -> tuple[np.ndarray,
 
 
 def range_rows(connection: sqlite3.Connection, schema: Schema) -> Iterator[tuple[int, int, int, str]]:
-    """(thread, start, end, name) by thread and start, outer before inner. An open range ends never."""
+    """(thread, start, end, name), sorted by thread and start, outer before inner. An open range never ends."""
     source = _range_source(schema)
     if source is None:
         return
     name, rest = source
-    # Old exports have no NULL in `end`: an open range ends before it starts there (0 or -1).
+    # Old exports have no NULL in `end`: there an open range ends before it starts (0 or -1).
     end = f'CASE WHEN n."end" IS NULL OR n."end" < n.start THEN {NEVER} ELSE n."end" END'
     yield from connection.execute(
         f"SELECT n.globalTid, n.start, {end} AS stop, CAST(coalesce({name}, '{UNNAMED}') AS TEXT) {rest} "
@@ -175,7 +174,7 @@ def range_rows(connection: sqlite3.Connection, schema: Schema) -> Iterator[tuple
 
 
 def _range_source(schema: Schema) -> tuple[str, str] | None:
-    """SQL for a range's name, and FROM and WHERE of all ranges; None where the export has none."""
+    """SQL for a range's name, and FROM and WHERE for all ranges; None if the export has none."""
     table = schema.table(NVTX)
     if table is None or not {"start", "end", "globalTid"} <= table.columns:
         return None

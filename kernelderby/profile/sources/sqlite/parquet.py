@@ -1,6 +1,6 @@
-"""The Parquet export of Nsight Systems (`nsys export --type parquetdir`): a folder with a file a table, whose columns
-are those of the SQLite export. It is copied into an SQLite database of its own, which goes when the profile does; what
-a killed process left, the next one removes."""
+"""The Parquet export of Nsight Systems (`nsys export --type parquetdir`): a folder with one file per table, whose
+columns are those of the SQLite export. It is copied into a temporary SQLite database, which is removed with the
+profile. The next process removes what a killed one left."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ROWS = 10_000  # copied at a time
 
 
 def open_parquet(folder: Path) -> SqliteProfile:
-    """DerbyError for a file that is damaged, a folder without GPU work, and where pyarrow is not installed."""
+    """DerbyError for a damaged file, a folder without GPU work, or a missing pyarrow."""
     try:
         import pyarrow.parquet as parquet
     except ImportError:

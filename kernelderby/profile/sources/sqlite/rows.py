@@ -1,7 +1,7 @@
 """GPU work of an nsys export: SQL for its rows, and all of it as arrays, in one pass over its tables.
 
-The arrays are enough for sums and timelines, and much faster than spans: 40 bytes an operation are held while they are
-computed, 48 while they are walked in order.
+The arrays suffice for sums and timelines, and are much faster than spans. They hold 40 bytes per operation during a
+computation, and 48 during a walk in order.
 """
 
 from __future__ import annotations
@@ -18,21 +18,20 @@ from kernelderby.profile.sources.sqlite.schema import EventTable, Schema, as_tex
 from kernelderby.profile.spans import KernelSum, Profile, SpanKind
 from kernelderby.profile.timeline import Timeline, timelines_from
 
-_ROWS = 4096  # of a walk, taken at a time
+_ROWS = 4096  # of a walk, processed at a time
 KINDS = (SpanKind.KERNEL, SpanKind.MEMCPY, SpanKind.MEMSET)
-_NO_ID = -(1 << 62)  # and below: numbers for names that have none
+_NO_ID = -(1 << 62)  # and below: numbers for names without an id
 
 
 class Names(dict[Any, str]):
-    """What a row of one kind holds for a name (an id, or in exports of other tools a text) -> the name, looked up once
-    each."""
+    """A row's value for the name (an id, or a text in exports of other tools) -> the name, each looked up once."""
 
     def __init__(self, connection: sqlite3.Connection, schema: Schema, kind: int):
         self.connection, self.strings, self.kind = connection, schema.table("StringIds"), kind
         self._numbers: dict[Any, int] = {}
 
     def number(self, value: object) -> int:
-        """Of a row's value: itself where it is an id; the name is found under it either way."""
+        """The number of a row's value: an id itself, or a new number for a text. Either way it leads to the name."""
         if isinstance(value, int):
             return value
         found = self._numbers.get(value)
@@ -67,7 +66,8 @@ class Places(dict[int, tuple[SpanKind, int, int, Names]]):
 
 
 def select_spans(table: EventTable, kind: int, with_processes: bool) -> str:
-    """SQL of start, stop, name, place, bytes, key. place packs kind, device and stream: few columns sort faster."""
+    """SQL for start, stop, name, place, bytes, key. place packs kind, device and stream, since few columns sort
+    faster."""
     place = f"({_packable(table, 'streamId')} << 18) | (({_packable(table, 'deviceId')} & 0xFFFF) << 2) | {kind}"
     size = or_zero(table, "bytes") if kind else "0"
     process = process_of(_packable(table, "globalPid")) if with_processes else "0"
@@ -79,7 +79,7 @@ def select_spans(table: EventTable, kind: int, with_processes: bool) -> str:
 
 
 def name_of(table: EventTable, kind: int) -> str:
-    """SQL for what names a row: an id in StringIds (or a text, in exports of other tools), or the kind of copy."""
+    """SQL for the name of a row: an id in StringIds (or a text, in exports of other tools), or the kind of copy."""
     if kind == 2:
         return "0"
     wanted = ("copyKind",) if kind else ("demangledName", "shortName", "mangledName", "name")
@@ -88,24 +88,23 @@ def name_of(table: EventTable, kind: int) -> str:
 
 
 def _packable(table: EventTable, column: str) -> str:
-    """For << and &, which take a whole number out of anything but NULL."""
+    """SQL for a value that << and & can use: they make an integer of anything but NULL."""
     return f'IFNULL("{column}", 0)' if column in table.columns else "0"
 
 
 def or_zero(table: EventTable, column: str) -> str:
-    """The column's whole number, 0 for anything else that a broken export holds there."""
+    """The column's integer; 0 for anything else in a broken export."""
     return f'CASE WHEN typeof("{column}") = \'integer\' THEN "{column}" ELSE 0 END' if column in table.columns else "0"
 
 
 def in_order(connection: sqlite3.Connection, selects: Sequence[str], places: Places) -> Iterator[np.ndarray]:
-    """Rows [operations, 6] of rows.select_spans by start, then end, some thousands at a time.
-
-    48 bytes an operation are held; SQLite's own sorting takes longer and as much."""
+    """Rows [operations, 6] of rows.select_spans by start, then end, some thousands at a time. Holds 48 bytes per
+    operation. SQLite's own sorting takes as much memory and more time."""
     union = " UNION ALL ".join(selects)
     count = sum(connection.execute(f"SELECT count(*) FROM ({select})").fetchone()[0] for select in selects)
     try:
         work = integers(connection.execute(union), 6, count)
-    except (TypeError, ValueError, OverflowError):  # names are texts, or some are missing
+    except (TypeError, ValueError, OverflowError):  # some names are texts or missing
         numbered = (
             (start, stop, places[place][3].number(name), place, *rest)
             for start, stop, name, place, *rest in connection.execute(union)
@@ -119,7 +118,7 @@ def in_order(connection: sqlite3.Connection, selects: Sequence[str], places: Pla
 def measure(
     connection: sqlite3.Connection, schema: Schema, with_processes: bool, profile: Profile
 ) -> tuple[list[KernelSum], tuple[Timeline, ...]]:
-    """Sums by kind and name, largest first, and a timeline for every GPU."""
+    """Sums by kind and name, largest first, and the timeline of every GPU."""
     sums: list[KernelSum] = []
     work = []
     for kind, _, table in schema.work():
@@ -140,7 +139,7 @@ def measure(
 def _names(
     connection: sqlite3.Connection, schema: Schema, table: EventTable, kind: int
 ) -> tuple[list[str], dict[int | str | None, int]]:
-    """The distinct texts, and which of them each value of the name's column stands for."""
+    """The distinct texts, and the text of each value in the name's column."""
     known = Names(connection, schema, kind)
     values = [row[0] for row in connection.execute(f"SELECT DISTINCT {name_of(table, kind)} FROM {table.name}")]
     texts: dict[str, int] = {}
@@ -155,7 +154,7 @@ def _read(
     groups: dict[int | str | None, int],
     with_processes: bool,
 ) -> np.ndarray:
-    """[operations, 5]: name, start, end, process and device in one, bytes; of kernels without the last."""
+    """[operations, 5]: name, start, end, process and device in one, bytes. Kernels have no bytes."""
     process = process_of(or_zero(table, "globalPid")) if with_processes else "0"
     place = f"({process} << 16) | ({or_zero(table, 'deviceId')} & 0xFFFF)"
     size = f", {or_zero(table, 'bytes')}" if kind else ""

@@ -1,8 +1,8 @@
-"""Which tables and columns an nsys SQLite export has, whatever its version.
+"""The tables and columns of an nsys SQLite export of any version.
 
-Tables are made lazily (absent means no events), some exports suffix them with _V2 or _V3, columns come and go: all is
-probed with PRAGMA, nothing is concluded from a version number. Sources: NVIDIA's "SQLite Export Schema Reference" of
-2019 to 2026, and exports of schema 2.9 to 3.25.
+Tables are made lazily (absent means no events), some exports suffix them with _V2 or _V3, and columns come and go. So
+everything is probed with PRAGMA, and the version number decides nothing. Sources: NVIDIA's "SQLite Export Schema
+Reference" of 2019 to 2026, and exports of schema 2.9 to 3.25.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ GRAPH_TRACE = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
 GRAPH_NODES = "CUDA_GRAPH_NODE_EVENTS"
 NVTX = "NVTX_EVENTS"
 _EXPORT_AGAIN = "export it again with `nsys export --type sqlite`"
-_CACHE_KIB = 8 * 1024  # of the page cache; tables are read from end to end, so a larger one keeps nothing of use
+_CACHE_KIB = 8 * 1024  # of the page cache; a larger one would not help, since tables are read from end to end
 _LOCK_SECONDS = 2.0
 _STEPS = 100_000
 _LONGEST = 64 << 20  # bytes of a text; of a name, a message, a table's SQL
 
 
 def as_text(value: object) -> str:
-    """What should be a text and may be anything in a broken export."""
+    """The value as text; in a broken export it may have any type."""
     if isinstance(value, bytes):
         return value.decode("utf-8", errors="replace")
     return "" if value is None else str(value)
@@ -44,13 +44,13 @@ def as_text(value: object) -> str:
 
 @contextmanager
 def explained(path: Path, mend: str = _EXPORT_AGAIN) -> Iterator[None]:
-    """Whatever SQLite says inside the block becomes a DerbyError in one line: in connect(), and in a loop over
-    rows that lies outside of it."""
+    """Turns SQLite's errors inside the block into a DerbyError of one line. Used in connect(), and around loops over
+    rows outside of it."""
     try:
         yield
     except sqlite3.Error as error:
         raise DerbyError(f"{path}: {_explain(error, mend)}") from None
-    except UnicodeDecodeError:  # of a message, which quotes the damaged name
+    except UnicodeDecodeError:  # of a message that quotes the damaged name
         raise DerbyError(f"{path}: the database is damaged; {mend}") from None
 
 
@@ -65,7 +65,7 @@ def connect(path: Path, mend: str = _EXPORT_AGAIN) -> Iterator[sqlite3.Connectio
         with explained(path, mend):
             uri = f"file:{quote(str(path.absolute()))}?mode=ro"
             connection = sqlite3.connect(uri, uri=True, timeout=_LOCK_SECONDS, check_same_thread=False)
-            connection.text_factory = lambda raw: raw.decode("utf-8", errors="replace")  # ranges may hold any bytes
+            connection.text_factory = lambda raw: raw.decode("utf-8", errors="replace")  # ranges may have any bytes
             connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
             connection.execute("PRAGMA query_only = 1")
             connection.execute("PRAGMA trusted_schema = 0")
@@ -78,7 +78,7 @@ def connect(path: Path, mend: str = _EXPORT_AGAIN) -> Iterator[sqlite3.Connectio
 
 
 def _steps(most: float) -> Callable[[], int]:
-    """Asked every so many steps; 1 ends the query. An honest row of a walk takes a hundred."""
+    """A callback for SQLite's progress handler; 1 ends the query. An honest row of a walk takes a hundred steps."""
     left = [most]
 
     def ask() -> int:
@@ -102,7 +102,7 @@ def _explain(error: sqlite3.Error, mend: str) -> str:
 
 
 def check_whole(path: Path) -> None:
-    """DerbyError when the file is shorter than its own header says: a copy or an export that broke off."""
+    """DerbyError if the file is shorter than its header says, as after an interrupted copy or export."""
     with path.open("rb") as file:
         header = file.read(100)
         size = file.seek(0, 2)
@@ -112,34 +112,34 @@ def check_whole(path: Path) -> None:
         )
     page = int.from_bytes(header[16:18], "big")
     pages = int.from_bytes(header[28:32], "big")
-    known = header[24:28] == header[92:96]  # the page count is in force only when both change counters agree
+    known = header[24:28] == header[92:96]  # the page count is valid only if both change counters agree
     expected = pages * (65536 if page == 1 else page)
     if known and size < expected:
         raise DerbyError(f"{path}: the database is truncated ({size:,} of {expected:,} bytes); {_EXPORT_AGAIN}")
 
 
-# CUPTI gives 0 for both times of what it could not time; the end of work that was cut off may be missing (NULL). Times
-# below 0 or that are no whole numbers are of no export; IFNULL, so that NOT VALID holds where VALID does not.
+# CUPTI gives 0 for both times of work that it could not time. The end of interrupted work may be missing (NULL). No
+# export has times that are negative or not integers. IFNULL makes NOT VALID true wherever VALID is not.
 VALID = """IFNULL("end" >= start AND start >= 0 AND "end" < 4611686018427387904 AND NOT ("end" = 0 AND start = 0)
 AND typeof(start) = 'integer' AND typeof("end") = 'integer', 0)"""
 
 
 @dataclass(frozen=True, slots=True)
 class EventTable:
-    """valid: SQL that is true of the rows with times that can be; "1" where all rows were seen to have them."""
+    """valid: SQL that is true for rows with possible times; "1" if all rows are known to have them."""
 
     name: str
     columns: frozenset[str]
     valid: str = VALID
 
     def first(self, *names: str) -> str | None:
-        """The first of these columns that the table has, quoted; None without any."""
+        """The first of these columns in the table, quoted; None without any."""
         return next((f'"{name}"' for name in names if name in self.columns), None)
 
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """version: of the export schema, else the product's, else "unknown". `tables` leaves out those without rows."""
+    """version: of the export schema, otherwise of the product, otherwise "unknown". `tables` omits empty tables."""
 
     version: str
     tables: dict[str, EventTable]
@@ -148,20 +148,21 @@ class Schema:
         return self.tables.get(name)
 
     def work(self) -> Iterator[tuple[int, str, EventTable]]:
-        """GPU work: number of its kind (0 kernels, 1 copies, 2 memsets), name without suffix, and table."""
+        """The tables of GPU work: number of the kind (0 kernels, 1 copies, 2 memsets), name without suffix, and
+        table."""
         return ((kind, name, self.tables[name]) for kind, name in enumerate(TABLES) if name in self.tables)
 
 
 def with_validity(connection: sqlite3.Connection, table: EventTable) -> tuple[EventTable, int]:
-    """The table, and how many of its rows have no valid times. Where all have, no later query needs to look again,
-    which of two million rows takes a quarter of a second each time."""
+    """The table, and the number of its rows without valid times. If all rows have them, later queries need not test
+    again, which would take a quarter of a second for two million rows."""
     invalid = connection.execute(f"SELECT count(*) FROM {table.name} WHERE NOT ({VALID})").fetchone()[0]
     return table if invalid else replace(table, valid="1"), invalid
 
 
 _INFORMATION = ("StringIds", "TARGET_INFO_GPU", "TARGET_INFO_CUDA_DEVICE", "DIAGNOSTIC_EVENT")
 _WANTED = (*TABLES, RUNTIME, GRAPH_TRACE, GRAPH_NODES, NVTX, *_INFORMATION)
-_IS_TABLE = "type = 'table' AND sql LIKE 'CREATE TABLE %'"  # others compute their rows, endlessly if they like
+_IS_TABLE = "type = 'table' AND sql LIKE 'CREATE TABLE %'"  # others compute their rows, possibly endlessly
 _TABLES = f"SELECT name FROM sqlite_master WHERE {_IS_TABLE}"
 _OTHERS = f"SELECT name, type FROM sqlite_master WHERE type IN ('table', 'view') AND NOT ({_IS_TABLE})"
 _OURS = re.compile(
@@ -170,7 +171,7 @@ _OURS = re.compile(
 
 
 def read_schema(path: Path, connection: sqlite3.Connection) -> Schema:
-    """DerbyError for a database that no nsys export is, or one whose tables miss what makes a span."""
+    """DerbyError if the database is not an nsys export, or lacks columns of a span."""
     names = [row[0] for row in connection.execute(_TABLES)]
     for name, kind in connection.execute(_OTHERS).fetchall():
         if _OURS.match(str(name)):
@@ -196,7 +197,7 @@ def read_schema(path: Path, connection: sqlite3.Connection) -> Schema:
 
 
 def _table(connection: sqlite3.Connection, wanted: str, names: list[str]) -> EventTable | None:
-    """`wanted` itself, or else its highest _V suffix; the first of these with rows."""
+    """The first table with rows: `wanted` itself, or the one with its highest _V suffix."""
     pattern = re.compile(re.escape(wanted) + r"(?:_V(\d+))?$", re.IGNORECASE)
     versions = [(int(match[1]) if match[1] else 1 << 30, name) for name in names if (match := pattern.match(name))]
     for _, name in sorted(versions, reverse=True):
