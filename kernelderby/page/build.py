@@ -1,4 +1,4 @@
-"""A set on disk -> all contents of the page."""
+"""Builds all contents of the page from a set on disk."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from kernelderby.store.bounds import reading
 
 @dataclass(frozen=True, slots=True)
 class BuiltPage:
-    """samples: of each race, workload by workload and solution by solution, if model.has_samples. left_out: what of the
-    set is broken."""
+    """samples: the samples of each race, workload by workload and solution by solution, if model.has_samples. left_out:
+    a line for each broken part of the set."""
 
     model: PageModel
     samples: tuple[list[list[Samples]], ...]
@@ -37,7 +37,7 @@ class BuiltPage:
 
 
 def build_page(root: Path | str = ".", against: Path | None = None) -> BuiltPage:
-    """DerbyError where root is no trace set, or `against` holds no rows."""
+    """DerbyError if root is not a trace set, or `against` holds no rows."""
     return page_of(Catalog.open(root), against)
 
 
@@ -113,7 +113,7 @@ def _by_definition(rows: Sequence[Measurement]) -> dict[str, list[Measurement]]:
 
 
 def _places(races: Sequence[ShownRace], definition: str) -> dict[str, tuple[int, ...]]:
-    """GPU -> places of the definition's races, in the order in which they come: the default's first."""
+    """GPU -> places of the definition's races in order, the default race first."""
     found: dict[str, list[int]] = {}
     for place, race in enumerate(races):
         if race.definition == definition:

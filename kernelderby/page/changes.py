@@ -1,4 +1,4 @@
-"""Changes since another run: every solution that both sets measured in one way, compared with itself."""
+"""Changes since another run: compares every solution that both sets measured under one protocol with itself."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from kernelderby.roofline.selection import Key
 from kernelderby.rows.measurement import Measurement
 from kernelderby.store.files import files_under
 
-BEFORE = " (before)"  # after a solution's name: no name of a set ends so, names have no blanks
+BEFORE = " (before)"  # after a solution's name: names have no blanks, so no name ends like this
 
 
 def rows_before(path: Path, catalog: Catalog) -> list[Measurement]:
-    """The rows of another trace set, or of a folder of traces. DerbyError where there are none."""
+    """The rows of another trace set, or of a folder of traces. DerbyError without rows."""
     if not path.is_dir():
         raise DerbyError(f"--against {path}: no such folder; give a trace set or a folder of traces")
     folder = path / "traces" if (path / "traces").is_dir() else path
@@ -72,7 +72,7 @@ def _change(
     old: Sequence[Measurement],
     workloads: Sequence[Workload],
 ) -> list[ShownChange]:
-    """By the kind of time that both have; [] where they passed no workload in common."""
+    """The changes by the kind of time that both have; [] if they passed no workload in common."""
     name, other = solution.name, solution.name + BEFORE
     former = [changed_row(row, solution=other, solution_hash=None) for row in old]
     kind = selection.time_kind([*new, *former])

@@ -1,4 +1,4 @@
-"""The machines behind the rows, each once: rows of one run differ in their clocks only."""
+"""The environments of the rows, each once: rows of one run differ only in their clocks."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Environments:
     def __init__(self) -> None:
         self.all: list[dict[str, Any]] = []
         self._places: dict[str, int] = {}
-        self._known: dict[str, int] = {}  # as rows have it: nearly all of a session are alike
+        self._known: dict[str, int] = {}  # keys in the form of the rows: nearly all rows of a session are equal
 
     def place(self, row: Measurement) -> int:
-        """Of the row's environment in `all`."""
+        """The place of the row's environment in `all`."""
         own = {name: value for name, value in row.environment.items() if name not in _OF_ONE_ROW}
         as_it_is = repr((own, row.session))
         if as_it_is not in self._known:

@@ -1,4 +1,4 @@
-"""The one file: model, samples, style and scripts in a page that opens from disk and asks no network."""
+"""Writes the page: model, samples, style and scripts in one file that opens from disk without network."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SCRIPTS = (
     "trust.js",
     "main.js",
 )
-# Nothing is fetched, and no script runs but ours, whatever a name in the data holds.
+# The page fetches nothing and runs only our scripts, whatever names the data contain.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{hash}'"
 
 
@@ -65,7 +65,7 @@ def page_html(page: BuiltPage) -> str:
 
 
 def holds(page: str) -> dict[str, int]:
-    """What an HTML page of ours shows, counted; nothing of a page that is none."""
+    """Counts of the contents of a page of ours; empty for any other page."""
     found = re.search(r'<script type="application/octet-stream" id="model">([A-Za-z0-9+/=]*)</script>', page)
     try:
         model = unpacked(found[1]) if found else {}
@@ -84,8 +84,8 @@ def asset(name: str) -> str:
 
 
 def packed(data: Any) -> str:
-    """JSON, gzip, base64. Nothing in a name can end the element that holds it, and a full set with half a million
-    samples stays under 3 MB. The same data give the same text: no time is written into the gzip header."""
+    """JSON, gzip, base64. No name can end the element that contains it. A full set with half a million samples stays
+    under 3 MB. The same data give the same text, since the gzip header has no time."""
     return base64.b64encode(gzip.compress(msgspec.json.encode(data), mtime=0)).decode()
 
 

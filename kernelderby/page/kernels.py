@@ -1,4 +1,4 @@
-"""The kernels of a profile: whose each is, and how much nobody knows."""
+"""The kernels of a profile: the library of each, and the share of unknown ones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kernelderby.page.text import six, words
 from kernelderby.profile.kernels.summary import KernelRow, Total
 from kernelderby.report.profile.kernels import KernelsOf
 
-LISTED = 200  # kernels of one profile; a trace of serving has thousands that take nothing
+LISTED = 200  # kernels of one profile; a serving trace has thousands that take hardly any time
 
 
 def shown_kernels(found: KernelsOf, title: str) -> ShownKernels:

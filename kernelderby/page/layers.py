@@ -1,4 +1,4 @@
-"""A served model's layer on a time line: modules one after another, and beside each other where they overlap."""
+"""A served model's layer on a time line: modules one after another, overlapping ones side by side."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kernelderby.report.profile.layers import layers_report
 
 
 def shown_layers(path: Path, source: str) -> ShownLayers:
-    """Of a published or recorded module table. DerbyError where it cannot be read."""
+    """The layers of a published or recorded module table. DerbyError if it cannot be read."""
     table = layer_table([path])
     return ShownLayers(
         words(table.layer_map.title if table.layer_map else path.stem),
@@ -40,8 +40,8 @@ def _column(table: LayerTable, column: LayerColumn) -> ShownLayerColumn:
 
 
 def _placed(table: LayerTable, column: LayerColumn) -> list[ShownModule]:
-    """Modules of the usual layer in order of launch. Of what overlaps the longest part stays on lane 0, the others
-    begin with it on lane 1: the line is as long as the layer."""
+    """The modules of the usual layer in order of launch. Of an overlap the longest part is on lane 0; the others begin
+    at the same time on lane 1. So the line is as long as the layer."""
     beside: dict[tuple[str, str], tuple[str, str]] = {}
     for parts in table.layer_map.overlaps if table.layer_map else ():
         present = [

@@ -13,11 +13,11 @@ from kernelderby.report.model import NOTHING, Column, Report, Table, TableCell, 
 from kernelderby.report.numbers import factor, percent
 from kernelderby.store.counts import counted
 
-FAILURES = 40  # lines of the table; a run that fails everywhere says how many more there are
+FAILURES = 40  # lines of the table; a further line counts the rest
 
 
 def page_markdown(model: PageModel, left_out: Sequence[str] = ()) -> str:
-    """One report a GPU that has rows, the changes first. left_out: of the set, since it is broken."""
+    """One report for each GPU with rows, the changes first. left_out: lines about broken parts of the set."""
     reports = [_changes(model)] if model.changes else []
     reports += [_of_gpu(model, gpu.id, gpu.name) for gpu in model.gpus if gpu.rows]
     if not reports:
@@ -44,7 +44,7 @@ def _of_gpu(model: PageModel, gpu: str, name: str) -> Report:
 
 
 def _named(operator: str, race: ShownRace) -> str:
-    """With the origin of its workloads, where a score does not count them."""
+    """The definition's name, with the origin of its workloads if scores do not count them."""
     return operator if race.origin in ("", *SCORED) else f"{operator} ({race.origin})"
 
 

@@ -18,7 +18,7 @@ from kernelderby.rows.measurement import Cost
 
 
 def shown_gpus(groups: Sequence[RowGroup]) -> tuple[ShownGpu, ...]:
-    """Recorded ones first, most rows first; then those that have a file of peaks, by id."""
+    """GPUs with rows first, most rows first; then GPUs with a file of peaks, by id."""
     names: dict[str, str] = {}
     counts: Counter[str] = Counter()
     for group in groups:
@@ -50,7 +50,7 @@ def _shown_gpu(identity: str, name: str, rows: int, gpu: Gpu | None) -> ShownGpu
 
 
 def in_order(workloads: Sequence[Workload]) -> list[Workload]:
-    """By shape_id, without one by axes: the order of every table of the page."""
+    """Sorted by shape_id, or by axes without one: the order of every table of the page."""
     return sorted(
         workloads, key=lambda each: (-1 if each.shape_id is None else each.shape_id, *each.axes.values(), each.uuid)
     )
@@ -82,7 +82,7 @@ def shown_operator(
 
 
 def _shape(workload: Workload, label: str, known: Sequence[Gpu | None], in_place: bool) -> ShownShape:
-    """in_place: some solution writes into its inputs' memory, so that the floor is of that way."""
+    """in_place: some solution writes into its inputs' memory, so the floor is the one for that."""
     cost = workload.cost
     found = [floors(cost, gpu, in_place) if cost and gpu else None for gpu in known]
     return ShownShape(
@@ -102,7 +102,7 @@ def _shape(workload: Workload, label: str, known: Sequence[Gpu | None], in_place
 
 
 def flops_per_second(cost: Cost | None, time_us: float) -> float | None:
-    """None where nothing was counted, or no arithmetic."""
+    """None without a counted cost or without arithmetic."""
     flops = sum(cost.flops.values()) if cost else 0
     return six(flops / time_us * 1e6) if flops and time_us else None
 
@@ -121,7 +121,7 @@ def shown_solution(solution: Solution, root: Path) -> ShownSolution:
 
 
 def needs(solution: Solution) -> str:
-    """What it asks of a machine, in words."""
+    """The solution's requirements on a machine, in words."""
     asked = solution.requires
     parts = [*asked.modules, *asked.executables]
     oldest, newest = asked.minimum_compute_capability, asked.maximum_compute_capability

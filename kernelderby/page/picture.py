@@ -14,7 +14,7 @@ from kernelderby.page.model.races import ShownOrder, ShownRace
 from kernelderby.report.numbers import floor_us, percent
 from kernelderby.store.fields import suggestion
 
-# Okabe and Ito's palette, darkened where white is behind it, with a shape each: never told apart by colour alone.
+# Okabe and Ito's palette, darkened for a white ground. Each colour has its own shape, so colour alone never decides.
 LOOKS = (
     ("#0072b2", "circle"),
     ("#c27a00", "square"),
@@ -51,8 +51,8 @@ class Axis:
 
 
 def picture(model: PageModel, definition: str | None = None) -> str:
-    """definition: whose race; without one that with most solutions, of equal ones that with fewest rows to draw.
-    DerbyError where nothing was recorded."""
+    """definition: the race to draw; default the one with most solutions, of equal ones the one with fewest rows.
+    DerbyError if nothing was recorded."""
     gpu = next((each for each in model.gpus if each.rows), None)
     raced = [each for each in model.operators if gpu and each.races.get(gpu.id)]
     raced = [each for each in raced if gpu and _measured(model.races[each.races[gpu.id][0]])]
@@ -95,12 +95,12 @@ def _times(race: ShownRace, at: int) -> list[float | None]:
 
 
 def _measured(race: ShownRace) -> list[int]:
-    """Places of the workloads that anyone has a time for."""
+    """Places of the workloads for which some solution has a time."""
     return [at for at in range(len(race.cells)) if any(time is not None for time in _times(race, at))]
 
 
 def _sizes(label: str) -> tuple[str, str]:
-    """Names and sizes of a label such as "num_tokens=126, hidden_size=4096"; what has no name is left to the names."""
+    """Names and sizes of a label such as "num_tokens=126, hidden_size=4096". Parts without a name count as names."""
     pairs = [part.partition("=") for part in label.split(", ")]
     return " × ".join(name for name, *_ in pairs), " × ".join(size or name for name, _, size in pairs)
 
@@ -120,7 +120,7 @@ def _race(operator: ShownOperator, race: ShownRace, gpu: int, step: float, left:
         x = axis.at(tick)
         yield f'<path d="M{x:.1f} {HEAD - 4}V{bottom:g}" stroke="{LINE}"/>'
         yield _text(x, bottom + 14, floor_us(tick), QUIET, 10, "middle")
-    apart = max(0.0, min(12.0, (step - 18) / max(1, len(race.solutions) - 1)))  # lanes, where there is room for them
+    apart = max(0.0, min(12.0, (step - 18) / max(1, len(race.solutions) - 1)))  # lanes, if there is room
     for row, at in enumerate(measured):
         y = HEAD + (row + 0.5) * step
         yield _text(left, y + 4, _cut(_sizes(operator.shapes[race.shapes[at]].label)[1], 17), INK, 11)
@@ -139,7 +139,7 @@ def _race(operator: ShownOperator, race: ShownRace, gpu: int, step: float, left:
 
 
 def _behind(race: ShownRace, name: str) -> str:
-    """How much longer it takes than the first, in words."""
+    """How much longer the solution takes than the first, in words."""
     order: ShownOrder = race.orders[race.kind]
     standing = next(each for each in order.standings if each.solution == name)
     if standing.geomean is None or name == order.baseline:
@@ -161,9 +161,7 @@ def _operators(model: PageModel, raced: Sequence[ShownOperator], gpu: str, left:
         order = race.orders[race.kind]
         y = HEAD + row * OPERATOR_ROW
         yield _text(left, y + 12, _cut(operator.name, LONGEST), INK, 11)
-        if (
-            order.share is None or race.protocol != model.protocols[gpu]
-        ):  # of an older protocol: no S beside the others'
+        if order.share is None or race.protocol != model.protocols[gpu]:  # an older protocol: no S beside the others
             continue
         width = min(1.0, order.share) * (end - start)
         fill = LOOKS[0][0] if order.lead else "#9aa3ae"

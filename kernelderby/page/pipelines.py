@@ -1,4 +1,4 @@
-"""Pipelines stage by stage: from a profile, and from the tables that `derby profile stages --overview` printed."""
+"""Pipelines stage by stage, from a profile or from the tables of `derby profile stages --overview`."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def shown_pipeline(pipeline: Pipeline, source: str, title: str) -> ShownPipeline
 
 
 def printed_stages(path: Path, solution: str, source: str) -> list[ShownPipeline]:
-    """One pipeline a column of the table, with the three digits and shares that it prints. DerbyError for another
-    table, or a cell that is no time."""
+    """One pipeline per column of the table, with the printed shares and three digits. DerbyError for another table, or
+    a cell that is not a time."""
     lines = read_text(path).splitlines()
     gpu = next((line[2:] for line in lines[1:3] if line.startswith("# ")), "GPU not named")
     numbered = [(number, line) for number, line in enumerate(lines, start=1) if line and not line.startswith("#")]

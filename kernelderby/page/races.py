@@ -1,4 +1,4 @@
-"""Every race that the rows hold: definition by definition, GPU, protocol, and the three kinds of time."""
+"""Every race in the rows, by definition, GPU, protocol and the three kinds of time."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def races_of(
     environments: Environments,
     has_samples: bool = True,
 ) -> list[tuple[ShownRace, list[list[Samples]]]]:
-    """rows: of the definition. workloads: in the page's order. As in `derby rank`, workloads of one origin race apart
-    from those of another. The defaults of each GPU come before its others, the survey's before those of other origins.
-    Beside each race its raw samples, workload by workload and solution by solution."""
+    """rows: the definition's rows. workloads: in the page's order. As in `derby rank`, every origin of workloads has
+    its own race. The default races of a GPU come before its others, the survey's before those of other origins. Each
+    race comes with its raw samples, workload by workload and solution by solution."""
     found = []
     places = {workload.uuid: place for place, workload in enumerate(workloads)}
     for part in by_origin(workloads):
@@ -158,7 +158,7 @@ def _time(cell: Cell | None, ranking: Ranking | None, place: int, workload: Work
 
 
 def _whisker(ranking: Ranking, place: int, ratio: Ratio | None) -> tuple[float | None, float | None]:
-    """The ratio's interval as times: the baseline's time on this workload times both ends."""
+    """The ratio's interval as times: the baseline's time on this workload multiplied by both ends."""
     base = ranking.rows[place].cells[ranking.baseline].latency_us if ranking.baseline else None
     if base is None or ratio is None or ratio.low is None or ratio.high is None:
         return None, None

@@ -1,4 +1,4 @@
-"""The profiles of a set under profiles/ and reports/profiles/, each in the sections that it has data for."""
+"""The profiles of a set under profiles/ and reports/profiles/, each in the sections for which it has data."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from kernelderby.page.timelines import shown_timeline
 from kernelderby.profile.found import is_profile, profile_files, solution_of, title_of
 from kernelderby.store.bounds import reading
 
-PRINTED = "_stages.csv"  # what `derby profile stages --overview` printed, kept where the recording is not
+PRINTED = "_stages.csv"  # output of `derby profile stages --overview`, kept in place of the recording
 
 
 @dataclass(slots=True)
 class Recordings:
-    """In the order of their paths."""
+    """The contents of the recordings, in the order of their paths."""
 
     pipelines: list[ShownPipeline] = field(default_factory=list)
     layers: list[ShownLayers] = field(default_factory=list)
@@ -34,7 +34,7 @@ class Recordings:
 
 
 def recordings(catalog: Catalog, problem: Callable[[str], None]) -> Recordings:
-    """problem: told of every file that cannot be read; it is passed over."""
+    """problem: gets a line for every unreadable file, which is skipped."""
     found = Recordings()
     paths = list(profile_files(catalog.root, problem))
     for path in paths:
@@ -51,7 +51,7 @@ def _take(catalog: Catalog, path: Path, found: Recordings) -> None:
     name = path.relative_to(catalog.root).as_posix()
     if path.suffix == ".toml":
         if not any(beside.exists() for beside in map(path.with_suffix, (".csv", ".sqlite", ".json"))):
-            found.layers.append(shown_layers(path, name))  # beside another file it says more of that one
+            found.layers.append(shown_layers(path, name))  # else it supplements the other file
     elif path.name.endswith(PRINTED):
         found.pipelines += printed_stages(path, path.name.removesuffix(PRINTED), name)
     elif is_profile(path):
@@ -70,7 +70,7 @@ def _take(catalog: Catalog, path: Path, found: Recordings) -> None:
 
 
 def _gpu(opened: ProfileFile) -> str | None:
-    """As the profile says; where it does not, the GPU at the end of the file's name ("sglang_llama_h200.csv")."""
+    """The profile's GPU; without one, the GPU at the end of the file's name ("sglang_llama_h200.csv")."""
     if opened.gpu:
         return opened.gpu
     named = find_gpu(opened.path.name.partition(".")[0].rpartition("_")[2])

@@ -21,7 +21,7 @@ from kernelderby.rows.measurement import Measurement
 
 
 def scores(catalog: Catalog, rows: Sequence[Measurement]) -> tuple[ShownScore, ...]:
-    """Best first within each group; groups of the newest protocol first."""
+    """The scores, best first within each group; groups of the newest protocol first."""
     importance = published.importance(catalog.root, catalog.left_out)
     found: list[ShownScore] = []
     groups = selection.group_rows(row for row in rows if row.definition in importance)
@@ -32,27 +32,27 @@ def scores(catalog: Catalog, rows: Sequence[Measurement]) -> tuple[ShownScore, .
             ranked = ranked_by_importance(
                 catalog, partial(recorded, rows, catalog.solutions, key.gpu, key.protocol), catalog.solutions
             )
-        except DerbyError:  # no peaks of that GPU, or only rows of solutions that are gone: no S, so no score
+        except DerbyError:  # no peaks of that GPU, or only rows of removed solutions: no S, so no score
             continue
         found += [_score(key.gpu, key.protocol, each) for each in ranked.contenders]
     return tuple(found)
 
 
 def protocols(counted: Sequence[RowGroup]) -> dict[str, str]:
-    """GPU -> the protocol that tables over all operators take."""
+    """GPU -> the protocol of its tables over all operators."""
     groups = selection.group_rows(selection.row_counts(counted))
     gpus = sorted({key.gpu for key in groups})
     return {gpu: words(selection.choose_group(groups, gpu, None).protocol) for gpu in gpus}
 
 
 def leads(catalog: Catalog, rows: Sequence[Measurement]) -> dict[str, tuple[str, ...]]:
-    """GPU -> the sentences of `derby rank --summary sentence`; without those on which no author meets a library."""
+    """GPU -> the sentences of `derby rank --summary sentence`. GPUs without a library are left out."""
     try:
         found = leads_on_legs(rows, legs_of(catalog, catalog.definitions, rows), catalog.solutions)
     except DerbyError:
         return {}
     told: dict[str, list[str]] = {}
-    for each in found:  # a leg each: published shapes, shapes of models, fresh ones
+    for each in found:  # one for each leg: published shapes, shapes of models, fresh shapes
         told.setdefault(gpu_id(each.gpu), []).append(sentence(each))
     return {gpu: tuple(map(words, sentences)) for gpu, sentences in told.items()}
 

@@ -1,4 +1,4 @@
-"""The sources of solutions, each text once, and where the repository is."""
+"""The sources of solutions, each text once, and the address of the repository."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from kernelderby.errors import DerbyError
 from kernelderby.store.counts import counted
 
 DOCS = ("docs/README.md", "docs/scoring.md", "docs/protocol.md", "CONTRIBUTING.md")
-_MOST_LETTERS = 400_000  # of one file: generated tables
+_MOST_LETTERS = 400_000  # bytes of one file; generated tables are larger
 _HTTPS = re.compile(r"(?:https://|git@)([\w.-]+)[/:]([\w./-]+?)(?:\.git)?/?")
 _REMOTE = re.compile(r'\[remote "origin"\][^\[]*?\burl\s*=\s*(\S+)')
 
 
 class Sources(Struct, frozen=True):
-    """texts: key -> file. now, before: solution -> path in it -> key; before: where its sources were others in the set
-    that the page is held against."""
+    """texts: key -> file. now: solution -> path in it -> key. before: the same for solutions whose sources differ in
+    the set with which the page is compared."""
 
     texts: dict[str, str]
     now: dict[str, dict[str, str]]
@@ -51,7 +51,7 @@ def _kept(solutions: Iterable[Solution], texts: dict[str, str]) -> dict[str, dic
 
 
 def repository_of(root: Path) -> str:
-    """https://host/owner/name of the checkout's origin; empty where there is none, or no such address."""
+    """https://host/owner/name of the checkout's origin; empty without an origin of this form."""
     try:
         config = (root / ".git/config").read_text(encoding="utf-8", errors="replace")
     except OSError:

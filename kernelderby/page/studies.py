@@ -1,5 +1,5 @@
-"""The results of a profile as tables: operators with their gain, the GPU's activity with the critical path and
-memory, and the changes between two profiles, step by step."""
+"""Further results of a profile as tables: operators with their gain, the GPU's activity with critical path and memory,
+and the changes between two profiles, step by step."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kernelderby.store.bounds import reading
 
 GAIN, ACTIVITY, COMPARISON = "operators and gain", "activity", "before and after"
 TRACES = (".json", ".json.gz", ".sqlite")  # the files that may hold operators with their shapes
-_CAPTURE = "_capture"  # ends the name of the trace in which a server captured the CUDA graphs of the other trace
+_CAPTURE = "_capture"  # end of the name of a trace in which a server captured the CUDA graphs of another trace
 _BEFORE = re.compile(r"(?:^|[._-])before(?=[._-])")
 
 
@@ -27,7 +27,7 @@ def activity_study(catalog: Catalog, opened: ProfileFile) -> ShownStudy:
 
 
 def capture_study(catalog: Catalog, path: Path) -> ShownStudy | None:
-    """None for a profile without shapes, and for the trace of a graph's capture, which explains another trace."""
+    """None for a profile without shapes, and for the trace of a graph's capture, which only explains another trace."""
     stem, _, rest = path.name.partition(".")
     if stem.endswith(_CAPTURE) or not path.name.endswith(TRACES):
         return None
@@ -39,7 +39,8 @@ def capture_study(catalog: Catalog, path: Path) -> ShownStudy | None:
 
 
 def comparisons(catalog: Catalog, paths: Sequence[Path], problem: Callable[[str], None]) -> Iterator[ShownStudy]:
-    """Of the files X_before.Y and X_after.Y of one folder. problem: told of a pair that cannot be compared."""
+    """Comparisons of the files X_before.Y and X_after.Y of one folder. problem: gets a line for a pair that cannot be
+    compared."""
     for path in paths:
         after = path.with_name(_BEFORE.sub(lambda match: match[0].replace("before", "after"), path.name))
         if after == path or after not in paths:

@@ -1,4 +1,4 @@
-"""Texts and numbers as the page holds them."""
+"""Texts and numbers in the form of the page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The operations of a recording over time, on lanes: one a stream of a GPU."""
+"""The operations of a recording over time, on lanes: one for each stream of a GPU."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kernelderby.profile.stages.walk import INVOCATION
 from kernelderby.profile.timeline import gpu_label
 
 LISTED = 2000  # operations of one recording: twenty calls of a pipeline, or the middle of a longer recording
-LANES = 24  # the busiest; some traces have hundreds of streams with a copy each
+LANES = 24  # the busiest ones; some traces have hundreds of streams with one copy each
 ROWS = 4  # of a stream
 _INVOCATION = re.compile(INVOCATION)
 
@@ -39,8 +39,8 @@ class _Lane:
 
 
 def shown_timeline(profile: Profile, title: str) -> ShownTimeline | None:
-    """None where the profile has sums only, or nothing. Of more than LISTED operations the middle ones are shown, and
-    the counts say so."""
+    """None if the profile has sums only, or nothing. If there are more than LISTED operations, the middle ones are
+    shown, and the counts say so."""
     if not profile.has_events:
         return None
     sums = profile.sums()
@@ -90,8 +90,9 @@ def _name(kind: SpanKind, name: str) -> tuple[str, str, str]:
 
 
 def _rows(spans: Iterable[Span], begin: int, places: dict[tuple[SpanKind, str], int]) -> tuple[int, tuple[int, ...]]:
-    """How many rows, and the spans in fours. A kernel that was launched early (programmatic dependent launch) runs
-    beside the one that it waits for, and would hide its end: it stands in the first row that is free, else the last."""
+    """The number of rows, and the spans in fours. A kernel that was launched early (programmatic dependent launch)
+    overlaps the kernel for which it waits, and would hide its end. So each span is in the first free row, otherwise in
+    the last one."""
     ends: list[int] = []
     found: list[int] = []
     for span in spans:
@@ -114,8 +115,8 @@ def _roles(sums: Iterable[KernelSum]) -> tuple[tuple[str, int, float], ...]:
 
 
 def _invocations(spans: Iterable[Span], begin: int) -> Iterable[tuple[str, int, int]]:
-    """(name, from, to) of the marked ranges, by their first start and last end on the GPU: those that follow one
-    another under one name are one."""
+    """(name, from, to) of the marked ranges, by their first start and last end on the GPU. Consecutive ranges of one
+    name are joined."""
     found: list[list[int]] = []
     titles: list[str] = []
     of_process: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""The reliability of results: where each was measured, what failed or was caught, what nobody ran."""
+"""The reliability of results: where they were measured, what failed or was caught, and what was never run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from kernelderby.rank.model import NOT_MEASURED, PASSED
 from kernelderby.roofline import selection
 from kernelderby.rows.measurement import Status, moment_of
 
-# What an honest kernel does not do: it was caught by the judge, not by a tolerance.
+# Statuses that no honest kernel gets: the judge caught the solution, not a tolerance.
 CHEATS = {
     status.value.replace("_", " ")
     for status in (Status.UNWRITTEN, Status.INPUT_CHANGED, Status.STALE_OUTPUT, Status.REWARD_HACK, Status.BELOW_FLOOR)
@@ -73,7 +73,7 @@ def _group(key: selection.Key, groups: Sequence[RowGroup]) -> ShownGroup:
 
 
 def _failures(race: ShownRace, labels: Sequence[str]) -> Iterable[ShownFailure]:
-    """Rows that count and did not pass; passed ones faster than the floor allows."""
+    """Rows that count and did not pass, and passed rows that are faster than the floor allows."""
     for place, cells in zip(race.shapes, race.cells, strict=True):
         for solution, cell in zip(race.solutions, cells, strict=True):
             doubtful = "too good" in cell.marks
@@ -101,7 +101,7 @@ def _outdated(race: ShownRace) -> Iterable[ShownOutdated]:
 
 
 def _missing(catalog: Catalog, counted: Sequence[RowGroup]) -> Iterable[ShownMissing]:
-    """Solutions without a row on a GPU on which another one of their definition has some."""
+    """Solutions without a row on a GPU on which another solution of the definition has rows."""
     measured: dict[tuple[str, str], set[str]] = {}
     for group in counted:
         measured.setdefault((group.definition, gpu_id(group.gpu)), set()).update(group.solutions)

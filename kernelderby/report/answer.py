@@ -1,4 +1,4 @@
-"""An answer: the record, and every form in which people and programs take it."""
+"""An answer: the computed record, and all its forms for people and programs."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from kernelderby.report.frame import Frame
 from kernelderby.report.model import Report
 
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]+")
-PIPE_WIDTH = 80  # columns, where no terminal and no $COLUMNS says otherwise
+PIPE_WIDTH = 80  # columns, without a terminal and without $COLUMNS
 Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True)
 class Answer(Generic[Value]):
-    """value: the record that was computed. warnings: what was left out on the way, one line each.
+    """value: the computed record. warnings: one line for each part that was left out.
 
-    make_reports and make_frames are called when a form needs them.
+    make_reports and make_frames are called if a form needs them.
     """
 
     value: Value
@@ -40,7 +40,7 @@ class Answer(Generic[Value]):
         return f"Answer({kind} of {len(self.value)})" if isinstance(self.value, list | tuple) else f"Answer({kind})"
 
     def plot(self, path: Path | str) -> Path:
-        """Draws it into a .png, .svg or .pdf file. DerbyError for an answer without a picture."""
+        """Draws the answer into a .png, .svg or .pdf file. DerbyError for an answer without a picture."""
         if self.draw is None:
             raise DerbyError(
                 "plot(): this answer has no picture; .rank() of one operator, .roofline() and profiles have"
@@ -50,12 +50,12 @@ class Answer(Generic[Value]):
 
     @property
     def left_out(self) -> list[str]:
-        """The warnings of what is broken."""
+        """The warnings about broken parts."""
         return [each for each in self.warnings if isinstance(each, LeftOut)]
 
     @property
     def frames(self) -> dict[str, Frame]:
-        """The tidy tables by name; the first is the one that to_pandas and to_csv give without a name."""
+        """The tidy tables by name. to_pandas and to_csv take the first one by default."""
         return {each.name: each for each in self.make_frames()}
 
     def frame(self, table: str | None = None) -> Frame:
@@ -69,11 +69,11 @@ class Answer(Generic[Value]):
         return self.frame(table).to_pandas()
 
     def to_csv(self, path: Path | str | None = None, table: str | None = None) -> str:
-        """One tidy table as CSV; with a path it is written there too."""
+        """One tidy table as CSV; with a path it is also written there."""
         return self.frame(table).to_csv(path)
 
     def to_json(self) -> str:
-        """Everything. A number that is not finite is null: JSON has none."""
+        """The whole answer. Numbers that are not finite become null, since JSON has none."""
         return to_json(self.make_data())
 
     def to_markdown(self) -> str:
@@ -91,23 +91,23 @@ class Answer(Generic[Value]):
         return self.to_text()
 
     def _repr_markdown_(self) -> str:
-        """What a notebook shows."""
+        """The form for notebooks."""
         return self.to_markdown()
 
 
 def to_json(data: Any) -> str:
-    """data: plain values, records, enums and paths. NaN and the infinities become null; other letters than ASCII's are
-    escaped, whatever stdout takes."""
+    """data: plain values, records, enums and paths. NaN and infinities become null. Letters outside ASCII are escaped,
+    so any stdout can take them."""
     try:
         text = msgspec.json.format(msgspec.json.encode(data, enc_hook=_simpler), indent=2).decode()
-    except UnicodeEncodeError:  # half a surrogate pair, as in a file's name: it has an escape, but is no UTF-8
+    except UnicodeEncodeError:  # half a surrogate pair, as in a file's name: JSON can escape it, UTF-8 cannot hold it
         text = json.dumps(msgspec.to_builtins(data, enc_hook=_simpler))
         return json.dumps(json.loads(text, parse_constant=lambda _: None), indent=2)
     return text if text.isascii() else _NOT_ASCII.sub(lambda found: json.dumps(found[0])[1:-1], text)
 
 
 def _simpler(value: Any) -> Any:
-    """What msgspec does not know: numpy's numbers, mappings of other kinds, paths."""
+    """Converts types that msgspec does not know: numpy's numbers, other mappings, paths."""
     if isinstance(value, Integral):
         return int(value)
     if isinstance(value, Real):

@@ -16,13 +16,13 @@ from kernelderby.report.numbers import floor_us, microseconds, milliseconds, per
 from kernelderby.store.counts import counted
 
 TOP = 20  # rows of a table of shapes in text
-_LEAST = 0.001  # of the GPU time, for a row of its own among what could not be mapped
+_LEAST = 0.001  # share of the GPU time from which unmapped work gets its own row
 _DERIVED = {"len_cu_seqlens", "num_blocks", "max_blocks_per_seq", "block_size", "gate_up_size", "num_halves"}
 
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """gains: None where nobody asked. notes: further warnings, such as of a file that was written."""
+    """gains: None if not requested. notes: further lines, such as about a written file."""
 
     capture: Capture
     gains: Gains | None
@@ -30,7 +30,7 @@ class Captured:
 
 
 def capture_answer(found: Captured, lines: Sequence[dict[str, Any]], top: int | None = None) -> Answer[Captured]:
-    """Frames: shapes, unmapped. lines: of the workloads file, one a shape that can be raced."""
+    """Frames: shapes, unmapped. lines: the lines of the workloads file, one for each shape that can be raced."""
     return Answer(
         found,
         lambda: _data(found, lines),
@@ -43,7 +43,7 @@ def capture_answer(found: Captured, lines: Sequence[dict[str, Any]], top: int | 
 
 
 def sizes_told(shape: CapturedShape) -> dict[str, Any]:
-    """The sizes that tell the shape: axes that follow from others are left out, eps and its like too."""
+    """The sizes that identify the shape, without axes that follow from others and without floats such as eps."""
     definition = shape.definition
     axes = {
         name: size
@@ -95,7 +95,7 @@ def _unmapped_row(each: Unmapped, found: Captured) -> dict[str, Any]:
 
 
 def _longest(each: Unmapped) -> str:
-    """The kernel with the most time."""
+    """The kernel that takes the most time."""
     return max(each.kernels, key=lambda name: each.kernels[name])
 
 

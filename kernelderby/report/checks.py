@@ -1,4 +1,4 @@
-"""Results of `derby check` as tables: a row a case, a column a solution, PASS or FAIL first."""
+"""Results of `derby check` as tables: one row per case, one column per solution, PASS or FAIL first."""
 
 from __future__ import annotations
 
@@ -26,10 +26,9 @@ def checks_answer(
     details: bool | None = None,
     asked: str = "",
 ) -> Answer[Sequence[CheckResult]]:
-    """Frame: cases. skipped: solution -> reason. broken: definition -> why nothing can be judged by it. secret: what
-    the inputs were drawn from, and `fresh` shapes of each definition. details: a table of cases for each operator, else
-    one line an operator; by default where there are three operators at most. asked: the words of the command where
-    solutions' names do not say them."""
+    """Frame: cases. skipped: solution -> reason. broken: definition -> why it cannot judge anything. secret: draws the
+    inputs and the `fresh` shapes of each definition. details: a table of cases for each operator instead of one line;
+    default for at most three operators. asked: the words of the command, if the solutions' names do not give them."""
     if details is None:
         details = len({result.definition for result in results}) <= _FEW
     again = f"--fresh {fresh} --secret {secret}" if fresh else f"--secret {secret}"

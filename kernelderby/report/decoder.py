@@ -17,7 +17,7 @@ _LOAD = right("tokens", "sequences")
 def served_answer(
     title: str, where: str, cells: Sequence[Any], warnings: Sequence[str] = ()
 ) -> Answer[tuple[Any, ...]]:
-    """Frame: steps. cells: of measure.decoder.bench.DecoderCell."""
+    """Frame: steps. cells: measure.decoder.bench.DecoderCell records."""
     return Answer(
         tuple(cells),
         lambda: {"title": title, "where": where, "steps": [_data(each) for each in cells]},
@@ -67,7 +67,7 @@ def _report(title: str, where: str, cells: Sequence[Any]) -> Report:
 
 
 def _rests_on(cells: Sequence[Any]) -> Table:
-    """Of each load the operators whose doubt counts, the largest first."""
+    """For each load the operators with a relevant doubt, the largest first."""
     rows: list[Row] = []
     for cell in cells:
         step = cell.step_us["libraries"]
@@ -88,7 +88,7 @@ def _rests_on(cells: Sequence[Any]) -> Table:
 
 
 def _tokens(cells: Sequence[Any]) -> Table:
-    """Tokens per second of so many layers, with graphs and without."""
+    """Tokens per second of this number of layers, with and without graphs."""
     names = ("libraries", "winners")
     rows: list[Row] = []
     for cell in cells:
@@ -100,7 +100,7 @@ def _tokens(cells: Sequence[Any]) -> Table:
 
 
 def _shares(cells: Sequence[Any]) -> Table:
-    """How much longer a step takes with one operator left to the libraries, of the winners' step."""
+    """How much longer a step takes with one operator left to the libraries, as a share of the winners' step."""
     names = list(dict.fromkeys(name for cell in cells for name in cell.gains_us))
     rows: list[Row] = []
     for cell in cells:

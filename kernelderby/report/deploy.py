@@ -45,7 +45,7 @@ def _answer(value: T, found: AllWinners, where: str, built: dict[str, Any], warn
 
 
 def twins_answer(found: WrittenTwins, warnings: Sequence[str] = ()) -> Answer[WrittenTwins]:
-    """Frame: operators, a row a definition of FlashInfer's."""
+    """Frame: operators, one row per definition of FlashInfer."""
     return Answer(
         found,
         lambda: {"path": str(found.folder), "chosen": found.chosen, "left": found.left},
@@ -127,7 +127,7 @@ def _report(found: AllWinners, where: str) -> Report:
 
 
 def _held_out(operators: Sequence[Winners]) -> str:
-    """A mean over operators for each origin."""
+    """For each origin a mean over operators."""
     found: dict[str, list[HeldOut]] = {"models": [], FRESH: []}
     for each in operators:
         for origin, held in each.loss.held_out.items():

@@ -1,4 +1,4 @@
-"""The field as a table: a row an operator and library."""
+"""The field as a table: one row per operator and library."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ENOUGH = 3  # libraries
 
 
 def field_answer(found: Field, here: str, warnings: Sequence[str] = (), only_not_raced: bool = False) -> Answer[Field]:
-    """Frames: field, one row an operator and library; not_raced. here: where the newest versions are from, in words."""
+    """Frames: field, one row per operator and library; not_raced. here: source of the newest versions, in words."""
     without = tuple(not_raced_tables(found.not_raced))
     report = Report("Libraries that were not raced", (), without) if only_not_raced else field_report(found, here)
     return Answer(found, lambda: {"field": found}, lambda: [report], lambda: _frames(found), tuple(warnings))
@@ -49,7 +49,7 @@ def field_report(found: Field, here: str) -> Report:
 
 
 def not_raced_tables(found: Sequence[NotRaced]) -> list[Table]:
-    """A table of those that a race would need something for, and one of those whose kernels do not fit."""
+    """One table of libraries whose race would need something, and one of libraries whose kernels do not fit."""
     tables = []
     for title, needed in (("Not raced", True), ("Kernels that do not fit", False)):
         rows = []

@@ -1,7 +1,7 @@
-"""Tidy tables: one row a thing, one column a number, plain values with their units in the columns' names.
+"""Tidy tables: one row per item, one column per number, plain values with the units in the columns' names.
 
-What `--format csv` prints and the records of `import kernelderby` give to pandas. The names are those of `--json`; what
-is nested there has its names joined by `_`.
+`--format csv` prints them, and `import kernelderby` gives them to pandas. The names are those of `--json`, with nested
+names joined by `_`.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from kernelderby.store.files import write_whole
 
 
 class Frame:
-    """columns, and rows: a value per column; None where a row has none. They are made when they are asked for."""
+    """columns, and rows with one value per column, None if missing. Both are made on demand."""
 
     def __init__(self, name: str, rows: Iterable[Any]) -> None:
-        """rows: records or dicts. A column for every name that any row has, in the order in which they come."""
+        """rows: records or dicts. Every name in any row gets a column, in order of appearance."""
         self.name, self._rows = name, rows
 
     def __repr__(self) -> str:
@@ -56,7 +56,7 @@ class Frame:
         return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
 
     def to_csv(self, path: Path | str | None = None) -> str:
-        """The CSV, which pandas.read_csv takes without arguments; with a path it is written there too."""
+        """The CSV, which pandas.read_csv takes without arguments; with a path it is also written there."""
         stream = StringIO()
         writer = csv.writer(stream, lineterminator="\n")
         writer.writerow(map(cell, self.columns))
@@ -66,7 +66,7 @@ class Frame:
         return stream.getvalue()
 
     def to_pandas(self) -> Any:
-        """A pandas.DataFrame. DerbyError where pandas is not installed."""
+        """A pandas.DataFrame. DerbyError if pandas is not installed."""
         try:
             import pandas
         except ImportError:
@@ -81,14 +81,14 @@ def _write(path: Path, text: str) -> None:
 
 
 def frame(name: str, rows: Iterable[Any]) -> Frame:
-    """As Frame, of rows that cannot wait."""
+    """A Frame whose rows are made now."""
     return Frame(name, list(rows))
 
 
 def flat(row: Any, nested: set[str], prefix: str = "") -> dict[str, Any]:
-    """Nested names joined by `_`; lists of plain values as one text; lists of records belong to another table.
-
-    nested gets the names of what is no single value: where another row has None for it, that is no column either.
+    """One level: nested names are joined by `_`, a list of plain values becomes one text, a list of records belongs to
+    another table. nested: gets the names of values that are not single; such a name is no column either if another row
+    has None there.
     """
     found: dict[str, Any] = {}
     for name, value in row.items() if isinstance(row, Mapping) else _fields_of(row):
@@ -112,12 +112,12 @@ def flat(row: Any, nested: set[str], prefix: str = "") -> dict[str, Any]:
 
 
 def picked(record: Any, *names: str) -> dict[str, Any]:
-    """These attributes of it, by their names."""
+    """These attributes of the object, by name."""
     return {name: getattr(record, name) for name in names}
 
 
 def fields_of(record: Any) -> dict[str, Any]:
-    """One level of a record: asdict copies all that is below, which takes seconds for a hundred thousand cells."""
+    """One level of a record. asdict would copy everything below, which takes seconds for a hundred thousand cells."""
     return dict(record) if isinstance(record, Mapping) else dict(_fields_of(record))
 
 

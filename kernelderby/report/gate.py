@@ -1,4 +1,4 @@
-"""The verdict of a gate: a row a workload, for people, for a pull request and for machines."""
+"""The verdict of a gate, one row per workload, for people, pull requests and machines."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _EXIT = {NO_REGRESSION: 0, REGRESSION: 1, CANNOT_TELL: 2}
 
 
 def overall(found: Sequence[Any]) -> str:
-    """One regression is one; else one that nobody can tell is none told."""
+    """The verdict over all workloads: a regression if there is one, otherwise "cannot tell" if there is one."""
     verdicts = {each.verdict for each in found}
     return next((each for each in (REGRESSION, CANNOT_TELL) if each in verdicts), NO_REGRESSION)
 
@@ -30,8 +30,8 @@ def exit_code(found: Sequence[Any]) -> int:
 def gate_answer(
     names: tuple[str, str], machine: str, least: float, found: Sequence[Any], notes: Sequence[str] = ()
 ) -> Answer[Sequence[Any]]:
-    """Frame: workloads. names: of the base and the candidate. least: the smallest slowdown that counts. found: of
-    measure.run.gate.GatedWorkload."""
+    """Frame: workloads. names: the base's and the candidate's. least: the smallest slowdown that counts. found:
+    measure.run.gate.GatedWorkload records."""
     rows = [_data(each) for each in found]
     return Answer(
         found,
@@ -62,7 +62,7 @@ def _data(each: Any) -> dict[str, Any]:
 
 
 def _percent(value: float) -> float | None:
-    """None where too few starts were allowed to bound it."""
+    """None if too few starts were allowed to bound it."""
     return 100 * value if isfinite(value) else None
 
 

@@ -15,7 +15,7 @@ from kernelderby.store.counts import counted
 
 
 def importance_answer(ranking: ImportanceRanking, warnings: Sequence[str] = ()) -> Answer[ImportanceRanking]:
-    """Frames: authors; operators, one row an author and operator."""
+    """Frames: authors; operators, one row per author and operator."""
     return Answer(
         ranking,
         lambda: {"importance": asdict(ranking)},
@@ -86,7 +86,7 @@ def _author_row(place: int, contender: Contender, is_fair: bool) -> Row:
 
 
 def _operators_table(ranking: ImportanceRanking) -> Table:
-    """S of every contender with the author's solution; the best author's is marked."""
+    """S of every contender with the author's solution; the best author is marked."""
     columns = (Column("operator", "left"), *right("importance", *(each.name for each in ranking.contenders)))
     return Table(
         "Each operator: S, and the shapes passed where some were not",

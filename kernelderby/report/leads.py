@@ -1,4 +1,4 @@
-"""Leads as a sentence a GPU, and as a table of operators."""
+"""Leads as a sentence for each GPU, and as a table of operators."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def leads_answer(
     legs: Sequence[str] = (),
     importance: Mapping[str, float] | None = None,
 ) -> Answer[Any]:
-    """Frames: leads, one row a GPU, leg and kind of time; operators. legs: of selection.LEGS; the answer says which of
-    them were not measured. importance: percent of the GPU time in production, by operator."""
+    """Frames: leads, one row per GPU, leg and kind of time; operators. legs: of selection.LEGS; the answer names those
+    that were not measured. importance: operator -> percent of the GPU time in production."""
     weights = importance or {}
     found = tuple(found)
     gpus = dict.fromkeys(each.gpu for each in found)
@@ -59,7 +59,7 @@ def _frames(found: Sequence[Leads]) -> tuple[Frame, ...]:
 def leads_report(
     found: Sequence[Leads], with_operators: bool, legs: Sequence[str], importance: Mapping[str, float]
 ) -> Report:
-    """found: of one GPU, a leg each."""
+    """found: the leads on one GPU, one for each leg."""
     days = sorted({day[:10] for each in found for day in (each.measured_from, each.measured_to)})
     measured = {each.origin for each in found}
     missing = [f"{SETS[leg]}: not measured yet." for leg in legs if leg not in measured]
@@ -100,7 +100,7 @@ def _told(found: Leads, kind: str, lead: Lead) -> str:
 
 
 def _versions(lead: Lead, versions: Mapping[str, str]) -> str:
-    """The oldest version of each library behind the rows."""
+    """The oldest version of each library in the rows."""
     told = [f"{who} {versions[who].partition('+')[0]}" for who in sorted(lead.libraries) if versions[who] != UNKNOWN]
     unknown = [who for who in sorted(lead.libraries) if versions[who] == UNKNOWN]
     if unknown:
@@ -109,7 +109,7 @@ def _versions(lead: Lead, versions: Mapping[str, str]) -> str:
 
 
 def _counts(lead: Lead) -> str:
-    """By the 95 % interval of each workload."""
+    """Wins, ties and losses, by the 95 % interval of each workload."""
     parts = [f"faster on {lead.wins} of {counted(lead.workloads, 'shape')}"]
     if lead.ties:
         parts.append(counted(lead.ties, "tie"))
@@ -129,7 +129,7 @@ _COLUMNS: tuple[tuple[str, Literal["left", "right"], bool], ...] = (
 
 
 def _table(found: Leads, importance: Mapping[str, float]) -> Table:
-    """The most important operator first; those whose times are all of former code as well."""
+    """The most important operator first, including operators with times of former code only."""
     kinds = list(found.total)
     columns = (
         Column("operator", "left"),
@@ -172,7 +172,7 @@ def _cells(lead: Lead | None) -> Row:
 
 
 def second_library(lead: Lead) -> str:
-    """The library that is the best one on most workloads, and how many were raced."""
+    """The library that is best on most workloads, and the number of libraries in the race."""
     first = next(iter(lead.libraries))
     return first if len(lead.libraries) == 1 else f"{first} of {len(lead.libraries)}"
 

@@ -151,7 +151,7 @@ def _operator_row(operator: ListedOperator, gpus: Sequence[str]) -> Row:
 
 
 def _share(share: Any) -> str:
-    """share: an OperatorShare, None where no row is of that GPU."""
+    """share: an OperatorShare, None without rows on that GPU."""
     if share is None or share.measured is None:
         return ""
     return percent(share.measured) + ("" if share.shapes == share.of_shapes else f" ({share.shapes}/{share.of_shapes})")
@@ -176,7 +176,7 @@ def contract_tables(found: Contract) -> list[Table]:
     return tables + ([_tolerance_table(found.definition.tolerances)] if found.definition.tolerances else [])
 
 
-# The last column of these tables is text. It is wrapped, not split off, since every column is a key column.
+# The last column of these tables is text. It wraps and is never split off, since every column is a key column.
 
 
 def _axes_table(found: Contract) -> Table:
@@ -222,7 +222,7 @@ def _solution_table(found: Contract) -> Table:
 
 
 def _needs(requires: Requires) -> str:
-    """Modules, executables, compute capability; without any, whether a CPU will do."""
+    """Modules, executables and compute capability; without any of these, whether a CPU suffices."""
     parts = [*requires.modules, *requires.executables]
     low, high = requires.minimum_compute_capability, requires.maximum_compute_capability
     if low or high:
@@ -231,7 +231,8 @@ def _needs(requires: Requires) -> str:
 
 
 def varying(fields: Sequence[dict[str, Any]], text: Callable[[Any], str]) -> tuple[list[str], str]:
-    """The names that differ between shapes, and the others with their values (by text()), in words for a title."""
+    """The names that differ between shapes, and a text for a title with the other names and their values (by
+    text())."""
     names = list(dict.fromkeys(name for each in fields for name in each))
     common = [
         name for name in names if len(fields) > 1 and all(each.get(name) == fields[0].get(name) for each in fields)
@@ -265,7 +266,7 @@ def _workload_table(found: Contract) -> Table:
 
 
 def _fields(workload: Workload) -> dict[str, Any]:
-    """Sizes and scalars, and where the shape was seen."""
+    """Sizes, scalars, and the framework in which the shape was seen."""
     seen = {"framework": workload.framework, "calls": workload.call_count}
     return {**workload.axes, **workload.scalars, **{name: value for name, value in seen.items() if value is not None}}
 

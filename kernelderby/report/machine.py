@@ -69,14 +69,14 @@ def _machine(found: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _reason(reason: str | None) -> str:
-    """Why there is no GPU stands in the table above."""
+    """The reason; a missing GPU is explained in the table above."""
     if reason is None:
         return "yes"
     return "needs a GPU" if reason.startswith("needs a GPU: ") else _one_line(reason) or ""
 
 
 def _one_line(reason: str | None) -> str | None:
-    """Of the output of a process that died: what was tried, and the last line, which names the error."""
+    """One line from the output of a process that died: what was tried, and the last line, which names the error."""
     lines = [line.strip() for line in (reason or "").splitlines() if line.strip()]
     if len(lines) < 2:
         return reason

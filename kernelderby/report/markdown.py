@@ -9,7 +9,7 @@ from kernelderby.report.model import Report, Table, TableCell
 from kernelderby.report.plain import one_line
 
 ALIGNMENT = {"left": ":--", "right": "--:"}
-# What GitHub acts on in plain text: mentions, addresses, numbers of issues, links. A space of no width stands within.
+# Plain text that GitHub acts on: mentions, addresses, numbers of issues, links. A zero-width space goes inside.
 _CALL = re.compile(r"(?<=@)(?=\w)|(?<!&#)(?<=#)(?=\d)|(?<=\bGH-)(?=\d)|(?<=\w:)(?=//)|(?<=\bwww)(?=\.)", re.IGNORECASE)
 _UNSEEN = "\u200b"
 _LABEL = re.compile(r"#\d+")  # of a workload, alone in its cell
@@ -34,7 +34,7 @@ _SHOWN = 20
 
 
 def with_left_out(text: str, problems: Sequence[str]) -> str:
-    """A page or a block, and below it what of the set takes no part in it."""
+    """A page or a block, followed by the parts of the set that were left out."""
     if not problems:
         return text
     more = [f"- and {len(problems) - _SHOWN} more"] if len(problems) > _SHOWN else []
@@ -62,13 +62,13 @@ def _cell(cell: TableCell) -> str:
 
 
 def _data(text: str) -> str:
-    """As _prose; backticks are no code here."""
+    """Like _prose, but backticks are not code."""
     return _prose(text).replace("`", "\\`")
 
 
 def _prose(text: str) -> str:
-    """Escapes what Markdown would act on, and what would read as a comment or a marker of ours. Underscores inside a
-    word and brackets without a link are plain text."""
+    """Escapes Markdown's signs, comments and our markers. Underscores inside a word and brackets without a link are
+    plain text."""
     if not _LABEL.fullmatch(text):
         text = _CALL.sub(_UNSEEN, text)
     text = _ENTITY.sub("&amp;", text)
@@ -78,7 +78,7 @@ def _prose(text: str) -> str:
 
 
 def _line_of(text: str) -> str:
-    """As _prose, at the start of a line."""
+    """Like _prose, at the start of a line."""
     text = _prose(text).strip()
     found = _START.match(text)
     if found is None:
@@ -88,6 +88,6 @@ def _line_of(text: str) -> str:
 
 
 def code(text: str) -> str:
-    """Between so many backticks that none of the text ends it."""
+    """The text as code, between more backticks than it contains."""
     ticks = "`" * (max(map(len, re.findall("`+", text)), default=0) + 1)
     return f"{ticks} {text} {ticks}" if "`" in text else f"`{text}`"

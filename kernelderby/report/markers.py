@@ -1,4 +1,5 @@
-"""Blocks of a Markdown file that a command keeps: from a line `<!-- derby COMMAND -->` to a line `<!-- /derby -->`."""
+"""Blocks of a Markdown file that a command updates: from a line `<!-- derby COMMAND -->` to a line `<!-- /derby
+-->`."""
 
 from __future__ import annotations
 
@@ -20,8 +21,8 @@ _CLOSING = re.compile(r"^<!-- /derby -->[ \t]*\r?$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class PageBlock:
-    """words: what the opening marker says after `derby `. Places are in the page's text: start and end of the opening
-    line, then the start of the closing one."""
+    """words: the opening marker's text after `derby `. The places are offsets in the page's text: start and end of the
+    opening line, and start of the closing line."""
 
     words: str
     opening: tuple[int, int]
@@ -36,7 +37,7 @@ def read_page(path: Path) -> str:
 
 
 def blocks(path: Path, page: str, name: str = "") -> list[PageBlock]:
-    """The blocks of the page whose words begin with the name. DerbyError for one without an end of its own."""
+    """The blocks of the page whose words begin with the name. DerbyError for a block without its own end."""
     openings = list(_OPENING.finditer(page))
     found = []
     for opening, following in zip_longest(openings, openings[1:]):
@@ -56,10 +57,11 @@ def replace_block(
     chosen: Callable[[list[PageBlock]], tuple[PageBlock, str]],
     left_out: Sequence[str] = (),
 ) -> bool:
-    """Puts text into one block; the rest of the page stays byte by byte. True when it changed.
+    """Puts text into one block and keeps the rest of the page byte by byte. True if it changed.
 
-    name: the verb, for errors. chosen: of the blocks whose words begin with it, the one to fill and the words that its
-    marker gets. left_out: what the text lacks, for shortened.py. DerbyError when the page or a block is missing.
+    name: the verb, for errors. chosen: gives, from the blocks whose words begin with the verb, the block to fill and
+    its marker's new words. left_out: parts that the text lacks, for shortened.py. DerbyError if the page or a block is
+    missing.
     """
     before = read_page(path)
     candidates = blocks(path, before, name)
@@ -70,7 +72,7 @@ def replace_block(
     expect_no_shorter(path, before[end : block.end], text, left_out)
     opening = before[start:end] if words == block.words else f"<!-- derby {words} -->"
     line_break = "\r\n" if "\r\n" in before else "\n"
-    # A name in the text that looks like a marker would end the block early, and the next run add what is left of it.
+    # A name in the text that looks like a marker would end the block early, and the next run would repeat the rest.
     body = text.strip().replace("<!--", "&lt;!--").replace("\n", line_break)
     after = f"{before[:start]}{opening.rstrip()}{line_break}{body}{line_break}{before[block.end :]}"
     if after != before:

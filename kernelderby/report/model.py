@@ -1,6 +1,6 @@
-"""The input of a renderer: headings, facts, tables of short texts, notes. Numbers are already texts here, with units.
+"""The input of a renderer: headings, facts, tables of short texts, notes. Numbers are texts already, with units.
 
-Every text loses its control characters when it comes in, so no renderer has to think of them.
+All texts lose their control characters on entry, so renderers need not handle them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def _make_plain(record: object, *names: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class TableCell:
-    """best: the winner of its row or column; muted: beside the point; bad: failed or doubtful."""
+    """best: the winner of its row or column. muted: less important. bad: failed or doubtful."""
 
     text: str
     emphasis: Emphasis = ""
@@ -32,7 +32,7 @@ class TableCell:
 
 
 NOTHING = TableCell("-", "muted")  # there is no such number
-NOT_KNOWN = TableCell("n/a", "muted")  # there is one, but what it takes to compute it is missing
+NOT_KNOWN = TableCell("n/a", "muted")  # the number exists, but data to compute it are missing
 BLANK = TableCell("")
 
 
@@ -43,11 +43,12 @@ def cell_of(value: _T | None, written: Callable[[_T], str] = str) -> TableCell:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """title carries the unit; text breaks it into two lines after the space or underscore nearest to its middle."""
+    """title: includes the unit; the text form breaks it into two lines after the space or underscore nearest to its
+    middle."""
 
     title: str
     align: Literal["left", "right"] = "right"
-    is_optional: bool = False  # left out of text where the table is too wide
+    is_optional: bool = False  # left out of the text form if the table is too wide
 
     def __post_init__(self) -> None:
         _make_plain(self, "title")
@@ -63,12 +64,12 @@ def right(*titles: str) -> tuple[Column, ...]:
     return tuple(map(Column, titles))
 
 
-Row = Sequence[TableCell | str | float | None]  # a cell each; what is none yet: None is NOTHING, all else its text
+Row = Sequence[TableCell | str | float | None]  # one cell per column; None becomes NOTHING, other values their text
 
 
 @dataclass(frozen=True, slots=True, init=False)
 class Table:
-    """rows: one TableCell per column. caption: how to read the table, one line.
+    """rows: one TableCell per column. caption: one line that explains the table.
 
     key_columns: the leading columns that a narrow terminal repeats when it splits the table.
     """
@@ -92,7 +93,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """facts stand under the title, notes at the end; each is one line of plain text."""
+    """facts come under the title, notes at the end; each is one line of plain text."""
 
     title: str
     facts: tuple[str, ...]

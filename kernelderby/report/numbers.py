@@ -1,4 +1,4 @@
-"""How a time, a ratio and a share are written, the same in every table. Nothing is model.NOTHING.
+"""The form of times, ratios and shares, the same in every table. None becomes model.NOTHING.
 
 Measured times carry noise of a percent, so three digits; floors are exact and go down to nanoseconds, so four.
 """
@@ -16,12 +16,12 @@ def microseconds(value: float) -> str:
 
 
 def us_of_ns(nanoseconds: float) -> str:
-    """The same of nanoseconds."""
+    """The same for nanoseconds."""
     return microseconds(nanoseconds / 1e3)
 
 
 def floor_us(value: float) -> str:
-    """A floor in us, and a time beside one: 0.005121, 9.182, 1514. Four digits, or all of them before the point."""
+    """A floor in us, or a time beside one: 0.005121, 9.182, 1514. Four digits, or all digits before the point."""
     return f"{value:.0f}" if value >= 1000 else f"{value:.4g}"
 
 
@@ -39,12 +39,12 @@ def factor(value: float, digits: int = 2) -> str:
 
 
 def percent(share: float) -> str:
-    """34.0%, 0.7%, 0.03%, 0.004%: one digit, and more where it says nothing."""
+    """34.0%, 0.7%, 0.03%, 0.004%: one decimal, and more for small values."""
     return f"{share:.1%}" if abs(share) >= 0.001 or share == 0 else f"{100 * share:.1g}%"
 
 
 def short_percent(share: float) -> str:
-    """75%, 6.5%, 0.1%: where a column of shares stands beside times."""
+    """75%, 6.5%, 0.1%: for a column of shares beside times."""
     return f"{share:.0%}" if share >= 0.1 else f"{share:.1%}"
 
 

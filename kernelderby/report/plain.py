@@ -1,4 +1,4 @@
-"""Text from data (names, messages, descriptions) without characters that a terminal or a page would act on."""
+"""Text from data (names, messages, descriptions) without the characters that a terminal or a page interprets."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _NUMBER = re.compile(r"\s*[+-]?[\d.]*(e[+-]?\d+)?\s?%?")
 
 
 def cell(text: str) -> str:
-    """Of a table that a spreadsheet may open: plain, and nothing that it would compute. Signed numbers stay."""
+    """A cell for a table that a spreadsheet may open: plain, and never a formula. Signed numbers stay."""
     text = plain(text)
     return f"'{text}" if _FORMULA.match(text) and not _NUMBER.fullmatch(text) else text
 
 
-_LONGEST = 2000  # letters of a message: what data puts into it must not fill the screen
+_LONGEST = 2000  # letters of a message, so that data cannot fill the screen
 
 
 def one_line(text: str) -> str:
-    """A message for people: plain, and without its middle where it is longer than anybody reads."""
+    """A message for people: plain, and without its middle if it is very long."""
     text = plain(text)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]} ... {text[-_LONGEST // 2 :]}"

@@ -1,8 +1,8 @@
 """Pictures of profiles for --plot: stage shares, kernel bars, layer bars, what-if, changes. scatter.py has the others.
 
-matplotlib comes with the extra `plot` and is imported only here, drawn without a display. Colours are the Okabe-Ito
-palette (Okabe and Ito, "Color Universal Design", 2008), told apart with every kind of colour vision; where there are
-more parts than colours the second round is hatched.
+matplotlib comes with the extra `plot` and is imported only here; no display is needed. Colours are the Okabe-Ito
+palette (Okabe and Ito, "Color Universal Design", 2008), which suits every kind of colour vision. If there are more
+parts than colours, the second round is hatched.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ REST = "#BBBBBB"
 MARKERS = "os^DvP*X"
 HATCHES = ("", "////", "....", "xxxx")
 SUFFIXES = (".png", ".svg", ".pdf")
-LABEL_FROM = 0.035  # a part of a bar narrower than this share of the picture has no room for its label
+LABEL_FROM = 0.035  # a part narrower than this share of the picture has no label
 LONGEST = 62  # characters of a label
 
 
@@ -36,10 +36,10 @@ def stacked_bars(
     rest: Sequence[str] = (),
     meanings: Mapping[str, str] | None = None,
 ) -> None:
-    """One horizontal bar a profile, of parts in the order in which they first occur. bars: profile -> part -> value.
+    """One horizontal bar per profile, with its parts in order of first appearance. bars: profile -> part -> value.
 
     unit: of the values, "us". as_share: bars of one length, with the sum at their ends. rest: parts drawn in grey.
-    meanings: part -> what the legend says after it.
+    meanings: part -> text after it in the legend.
     """
     parts = list(dict.fromkeys(part for values in bars.values() for part in values))
     looks = looks_of(parts, rest)
@@ -79,8 +79,8 @@ def bars(
     total: float | None = None,
     groups: Mapping[str, str] | None = None,
 ) -> None:
-    """One bar a name, in the order given, with its value and, with a total, its share. groups: name -> its colour's
-    key in the legend (a library, a role)."""
+    """One bar per name, in the given order, with its value and, with a total, its share. groups: name -> its group in
+    the legend, which has a colour (a library, a role)."""
     keys = list(dict.fromkeys(groups.get(name, "") for name in values)) if groups else [""]
     looks = looks_of(keys, ())
     figure, axes = new_figure(path, 10.5, 1.3 + 0.32 * len(values))
@@ -98,7 +98,7 @@ def bars(
 
 
 def dots(rows: Mapping[str, Mapping[str, float]], path: Path, *, title: str, unit: str) -> None:
-    """One line a name with a dot for each of its values: row -> series -> value, from 0."""
+    """One line per name with a dot for each of its values: row -> series -> value, from 0."""
     series = list(dict.fromkeys(key for values in rows.values() for key in values))
     looks = looks_of(series, ())
     figure, axes = new_figure(path, 10.5, max(2.2, 1.3 + 0.34 * len(rows)))
@@ -120,7 +120,7 @@ def dots(rows: Mapping[str, Mapping[str, float]], path: Path, *, title: str, uni
 
 
 def differences(values: Mapping[str, float], path: Path, *, title: str, unit: str) -> None:
-    """One bar a name, to the left where it got faster (blue) and to the right where it got slower (orange)."""
+    """One bar per name, to the left if it got faster (blue) and to the right if it got slower (orange)."""
     figure, axes = new_figure(path, 10.5, 1.3 + 0.34 * len(values))
     widest = max((abs(value) for value in values.values()), default=0) or 1
     for place, value in enumerate(values.values()):
@@ -152,21 +152,21 @@ def new_figure(path: Path, width: float, height: float) -> tuple[Any, Any]:
 
 
 def _of_matplotlib() -> tuple[Any, Any]:
-    """Its canvas and figure, with its own defaults, so that pictures look the same everywhere: no display, no settings
-    of the user or a foreign current directory, and no formula where a kernel's name has two dollar signs."""
+    """matplotlib's canvas and figure with default settings, so that pictures look the same everywhere: no display, no
+    settings of the user or the current directory, and no formula for a name with two dollar signs."""
     os.environ.pop("MPLBACKEND", None)
-    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # where its cache may lie is nobody's concern here
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # the place of its cache does not matter
     try:
         import matplotlib
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
         raise DerbyError("--plot: matplotlib is missing; pip install 'kernelderby[plot]'") from None
-    except Exception as error:  # whatever its settings make of it  # noqa: BLE001
+    except Exception as error:  # any error from its settings  # noqa: BLE001
         raise DerbyError(f"--plot: matplotlib does not start ({error!s:.200}); look at its matplotlibrc") from None
     matplotlib.rcdefaults()
     matplotlib.rcParams["text.parse_math"] = False
-    matplotlib.rcParams["svg.hashsalt"] = "kernelderby"  # two pictures of one answer are the same bytes
+    matplotlib.rcParams["svg.hashsalt"] = "kernelderby"  # two pictures of one answer have the same bytes
     return FigureCanvasAgg, Figure
 
 
@@ -193,7 +193,7 @@ def finish(figure: Any, axes: Any, path: Path, title: str, unit: str) -> None:
 
 
 def looks_of(parts: Sequence[str], rest: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """Part -> (colour, hatch), in order; grey for what is not worth a colour."""
+    """Part -> (colour, hatch), in order; grey for the rest."""
     looks, place = {}, 0
     for part in parts:
         if part in rest:
@@ -226,7 +226,7 @@ def _legend(
 def _inside(
     axes: Any, x: float, y: float, part: str, value: float, look: tuple[str, str], width: float, as_share: bool
 ) -> None:
-    """The part's name, where it fits, above its share."""
+    """The part's name above its share, if it fits."""
     number = f"{value:.1f}" if as_share else in_digits(value, "")
     text = f"{part}\n{number}" if len(part) <= value / width * 80 else number
     color, hatch = look

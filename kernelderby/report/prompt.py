@@ -30,7 +30,7 @@ _RULES = (
 
 
 def operator_prompt(found: Contract, gpu: Gpu) -> str:
-    """gpu: whose floors and best times stand beside the shapes. No source of any solution is in it."""
+    """gpu: the GPU of the floors and best times. The text holds no source of any solution."""
     definition = found.definition
     tables = [*contract_tables(found), _shapes(found, gpu)]
     rules = "\n".join(f"{number}. {rule}" for number, rule in enumerate(_RULES, 1))
@@ -103,7 +103,7 @@ def _hardware(gpu: Gpu) -> tuple[str, ...]:
 
 
 def _shapes(found: Contract, gpu: Gpu) -> Table:
-    """What is the same in all shapes stands in the title."""
+    """Values that are equal in all shapes are in the title."""
     fields = [{**each.axes, **each.scalars} for each in found.workloads]
     shown, told = varying(fields, str)
     best = found.best.get(gpu.id, {})

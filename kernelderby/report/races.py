@@ -1,4 +1,4 @@
-"""Rankings as an answer: the tables of each (ranking.py), or one table with a row a race."""
+"""Rankings as an answer: the tables of each (ranking.py), or one table with a row for each race."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from kernelderby.store.counts import counted
 def rankings_answer(
     rankings: Sequence[Ranking], warnings: Sequence[str] = (), by_shape: bool = True
 ) -> Answer[tuple[Ranking, ...]]:
-    """Frames: solutions, one row a solution and definition; workloads, one row a solution and workload; pairs.
-    by_shape: tables of every ranking, else one table of all."""
+    """Frames: solutions, one row per solution and definition; workloads, one row per solution and workload; pairs.
+    by_shape: tables of every ranking instead of one table of all."""
     rankings = tuple(rankings)
     return Answer(
         rankings,
@@ -65,7 +65,7 @@ def _long_rows(ranking: Ranking) -> Iterator[dict[str, Any]]:
 
 
 def races_report(rankings: Sequence[Ranking]) -> Report:
-    """Sorted as they come. What is the same in all of them is said once above the table."""
+    """In the given order. Values that all rankings share are stated once above the table."""
     groups = {
         "GPU": [ranking.group.gpu for ranking in rankings],
         "protocol": [ranking.group.protocol for ranking in rankings],
@@ -118,7 +118,7 @@ def _caption(rankings: Sequence[Ranking]) -> str:
 
 
 def draw_race(rankings: Sequence[Ranking], path: Path) -> None:
-    """One race: every workload, every solution that passed any."""
+    """One race: every workload, and every solution that passed at least one."""
     from kernelderby.report.scatter import lanes
 
     if len(rankings) != 1:

@@ -61,7 +61,7 @@ def _summary_table(ranking: Ranking) -> Table:
 
 
 def _is_fair(ranking: Ranking) -> bool:
-    """Whether the rows know the floor of everything small, so that there is a fair score: protocol 2."""
+    """Whether there is a fair score: rows of protocol 2 know the time of an empty kernel."""
     return any(summary.fair_geomean is not None for summary in ranking.summaries)
 
 
@@ -89,7 +89,7 @@ def _summary_row(ranking: Ranking, summary: Summary, is_fair: bool) -> Row:
 
 
 def _ends(ranking: Ranking, solution: str) -> Row:
-    """Its least and its greatest time over the baseline's on any workload."""
+    """The smallest and largest ratio to the baseline over the workloads."""
     ratios = [cell.ratio.value for row in ranking.rows if (cell := row.cells[solution]).ratio]
     return (factor(min(ratios)), factor(max(ratios))) if ratios else (None, None)
 
@@ -111,7 +111,8 @@ def _workload_table(ranking: Ranking) -> Table:
 
 
 def _common_axes(labels: Sequence[str]) -> tuple[str, ...]:
-    """The axes that every label names, "m=349, n=2048": the column's title has them, and its rows the sizes alone."""
+    """The axes that every label names, "m=349, n=2048". They go into the column's title, and the rows have the sizes
+    only."""
     named = {tuple(part.partition("=")[0] for part in label.split(", ")) for label in labels}
     plain = all(part.count("=") == 1 and " " not in part for label in labels for part in label.split(", "))
     return named.pop() if plain and len(named) == 1 else ()
@@ -143,7 +144,7 @@ def _workload_row(ranking: Ranking, row: WorkloadRow, *, bare: bool) -> Row:
 
 
 def _floor(value: float) -> str:
-    """As a measured time; one below 0.1 us keeps two digits."""
+    """Like a measured time, but with two digits below 0.1 us."""
     return microseconds(value) if value >= 0.1 else f"{value:.2g}"
 
 

@@ -10,7 +10,7 @@ from kernelderby.report.numbers import percent
 from kernelderby.report.plot import MARKERS, PALETTE, cut, entitle, finish, in_digits, looks_of, new_figure
 
 REGIMES = {"C": "C  more than 10 flop / byte", "M": "M  fewer", "I": "I  no arithmetic"}
-NAMED_FROM = 2.0  # percent of the importance from which an operator's mark has its name, where any has an importance
+NAMED_FROM = 2.0  # percent of importance from which an operator's mark has a name
 
 
 def shares(
@@ -20,10 +20,10 @@ def shares(
     *,
     title: str,
 ) -> None:
-    """S over flop per byte, both logarithmic: a dot a shape, a ring an operator, sized by its importance.
+    """S over flop per byte, both logarithmic: a dot for each shape, a ring for each operator, sized by importance.
 
-    shapes: regime (C, M, I), flop per byte, S. operators: name, regime, flop per byte, S, importance in percent. Where
-    there is no arithmetic the place is the left edge.
+    shapes: regime (C, M, I), flop per byte, S. operators: name, regime, flop per byte, S, importance in percent. Shapes
+    without arithmetic are at the left edge.
     """
     figure, axes = new_figure(path, 11, 6.5)
     colors = dict(zip(REGIMES, (PALETTE[0], PALETTE[2], PALETTE[5]), strict=True))
@@ -56,7 +56,7 @@ def shares(
 def _keep_apart(figure: Any, names: Sequence[Any]) -> None:
     """Moves names up or down, each by as little as it takes, until none lies on another."""
     figure.canvas.draw()
-    figure.set_layout_engine("none")  # what was laid out stays where it was measured
+    figure.set_layout_engine("none")  # the layout must not change after the measurement
     taken: list[Any] = []
     for name in names:
         right, _ = name.get_position()
@@ -76,16 +76,16 @@ def lanes(
     title: str,
     unit: str,
 ) -> None:
-    """A race: a line a workload, a mark a solution on one logarithmic axis of time, dashes where light is.
+    """A race: a line for each workload, a mark for each solution on one logarithmic time axis, and a dash at the floor.
 
-    rows: workload -> solution -> (time, the ends of its interval); the shortest time of a line is written beside it.
+    rows: workload -> solution -> (time, the ends of its interval). The shortest time of a line is written beside it.
     floors: workload -> its floor.
     """
     solutions = list(dict.fromkeys(name for times in rows.values() for name in times))
     looks, step = looks_of(solutions, ()), 0.7 / max(1, len(solutions) - 1)
 
     def lane(index: int) -> float:
-        """Of a solution: how far from the middle of its line."""
+        """The solution's distance from the middle of its line."""
         return index * step - 0.35 if len(solutions) > 1 else 0
 
     figure, axes = new_figure(path, 11, max(2.5, 1.3 + max(0.3, 0.12 * len(solutions)) * len(rows)))

@@ -1,4 +1,4 @@
-"""Shapes that models imply, as a table an operator."""
+"""Shapes that models imply, as a table for each operator."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kernelderby.store.counts import counted
 
 
 def shapes_answer(title: str, shapes: Sequence[ModelShape], lines: Sequence[dict[str, Any]]) -> Answer[Any]:
-    """Frame: shapes. lines: of the shapes, as in a workloads file."""
+    """Frame: shapes. lines: the shapes' lines for a workloads file."""
     return Answer(
         tuple(shapes),
         lambda: {"shapes": list(lines)},

@@ -1,4 +1,4 @@
-"""No page is replaced by one that says less because something of the set could not be read."""
+"""Protects pages: a page is never replaced by one with less content because a part of the set could not be read."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _FIGURE = re.compile(r"\d[\d.,]*")
 
 
 def expect_no_shorter(page: Path, before: str, after: str, left_out: Sequence[str]) -> None:
-    """DerbyError where something was left out and a Markdown page, a block or a picture would show fewer numbers, or
-    would change and show no more of them although it was written without that problem."""
+    """DerbyError if something was left out and a Markdown page, a block or a picture would show fewer numbers. Also if
+    it would change without showing more numbers, although its present content was written without that problem."""
     (old, _, known), (new, _, named) = before.partition(LEFT_OUT), after.partition(LEFT_OUT)
     counts = [len(_FIGURE.findall(text)) for text in (old, new)]
     is_newly_broken = named.strip() != known.strip() and old.strip() not in ("", new.strip())
@@ -23,7 +23,7 @@ def expect_no_shorter(page: Path, before: str, after: str, left_out: Sequence[st
 
 
 def expect_no_less(page: Path, before: Mapping[str, int], after: Mapping[str, int], left_out: Sequence[str]) -> None:
-    """DerbyError where something was left out and the page would hold fewer of anything that was counted in it."""
+    """DerbyError if something was left out and any count of the page's contents would decrease."""
     for what, count in before.items():
         if left_out and after.get(what, 0) < count:
             _refuse(page, f"it holds {count:,} {what}, and {after.get(what, 0):,} would be left", left_out)

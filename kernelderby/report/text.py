@@ -1,7 +1,7 @@
 """A report for a terminal or a log. The best cell has a star, so that it survives a pipe, and is bold in colour.
 
-A table that is too wide first loses its optional columns, then the middle of long names in its key columns; one that is
-still too wide is split, with the key columns repeated.
+A table that is too wide first loses its optional columns, then the middle of long names in its key columns. If it is
+still too wide, it is split, with the key columns repeated.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def render(report: Report, *, width: int = 120, color: bool = False) -> str:
 
 
 def _fitted(table: Table, width: int) -> Table:
-    """The table as it is where it fits, or where every column is a key and long texts wrap."""
+    """The table unchanged if it fits, or if every column is a key, so that long texts wrap."""
     if _excess(table, width) <= 0 or table.key_columns == len(table.columns):
         return table
     for title in [column.title for column in table.columns if column.is_optional]:
@@ -104,7 +104,7 @@ def _longest_name(table: Table) -> int | None:
 
 
 def _excess(table: Table, width: int) -> int:
-    """Columns of the terminal that the table lacks."""
+    """Terminal columns by which the table is too wide."""
     return sum(_width(table, index) + GAP for index in range(len(table.columns))) - GAP - width
 
 
@@ -117,7 +117,8 @@ def _shortened(text: str, room: int) -> str:
 
 
 def _split(table: Table, widths: list[int], width: int) -> list[list[int]]:
-    """Columns of the table, by index, in as many parts as the width demands; each begins with the key columns."""
+    """The table's columns by index, split into as many parts as the width requires. Each part begins with the key
+    columns."""
     keys = list(range(table.key_columns))
     taken = sum(widths[index] + GAP for index in keys)
     parts, left = [list(keys)], width - taken
@@ -140,12 +141,12 @@ def _cells_width(table: Table, index: int) -> int:
 
 
 def _length(text: str) -> int:
-    """Columns of the terminal that it takes."""
+    """Terminal columns that the text takes."""
     return len(text) if text.isascii() else cell_len(text)
 
 
 def _title(table: Table, index: int) -> str:
-    """On two lines where that makes the column narrower."""
+    """The title, on two lines if that makes the column narrower."""
     title = table.columns[index].title
     places = [place for place in range(1, len(title)) if title[place - 1] in " _"]
     if len(title) <= max(SHORT, _cells_width(table, index)) or not places:
@@ -173,7 +174,7 @@ def _shown(cell: TableCell) -> str:
 
 
 def _is_plain(table: Table, indices: list[int], widths: list[int], width: int) -> bool:
-    """Whether nothing wraps. Then there is no layout to work out, most of the time of thousands of tables."""
+    """Whether nothing wraps. Then no layout is needed, which would take most of the time for thousands of tables."""
     total = sum(widths[index] + GAP for index in indices) - GAP
     return total <= width and not any(
         "\n" in row[index].text or "\t" in row[index].text for row in table.rows for index in indices
@@ -181,7 +182,7 @@ def _is_plain(table: Table, indices: list[int], widths: list[int], width: int) -
 
 
 def _drawn(table: Table, indices: list[int], widths: list[int], color: bool) -> str:
-    """The table as _table draws it where every column has its own width."""
+    """The table as _table draws it if every column has its full width."""
     titles = [_title(table, index).split("\n") for index in indices]
     height = max(map(len, titles), default=0)
     heads = [[""] * (height - len(title)) + title for title in titles]
@@ -217,8 +218,8 @@ def _styled(cell: TableCell, width: int, align: str, color: bool) -> str:
 
 
 def _print_notes(console: Console, notes: tuple[str, ...]) -> None:
-    """Wrapped beside their dashes; one that begins with spaces belongs to the one before. Not as a table, whose layout
-    takes seconds where there are thousands."""
+    """Prints the notes, wrapped beside their dashes. A note that begins with spaces belongs to the one before. A table
+    would take seconds for the layout of thousands of notes."""
     for note in notes:
         indent = note[: len(note) - len(note.lstrip(" "))]
         note, room = note.lstrip(" "), console.width - 2 - len(indent)

@@ -6,7 +6,7 @@ from msgspec import Struct
 
 
 class ShownGpu(Struct, frozen=True):
-    """One GPU: rows is 0 where nothing was recorded on it, and only floors are known. ceilings: what was measured."""
+    """One GPU. rows: 0 if nothing was recorded on it; then only floors are known. ceilings: its measured rates."""
 
     id: str
     name: str
@@ -20,8 +20,8 @@ class ShownGpu(Struct, frozen=True):
 
 
 class ShownShape(Struct, frozen=True, array_like=True):
-    """One workload. label: short, see operators.labels; axes: all of them, and the scalars. floors: of each GPU of the
-    page, [us, regime] or None; floor_flops: flop/s at each."""
+    """One workload. label: short, see operators.labels; axes: all of them, and the scalars. floors: for each GPU of the
+    page [us, regime] or None. floor_flops: flop/s at each floor."""
 
     uuid: str
     label: str
@@ -38,7 +38,7 @@ class ShownShape(Struct, frozen=True, array_like=True):
 
 
 class ShownSolution(Struct, frozen=True):
-    """needs: what it asks of a machine, in words. path: of its folder in the set."""
+    """needs: its requirements on a machine, in words. path: its folder in the set."""
 
     name: str
     definition: str
@@ -50,8 +50,8 @@ class ShownSolution(Struct, frozen=True):
 
 
 class ShownOperator(Struct, frozen=True):
-    """One definition. regime: C, M or I; empty where no cost was counted. races: GPU -> places in the page's races, the
-    default's first."""
+    """One definition. regime: C, M or I; empty without counted costs. races: GPU -> places in the page's races, the
+    default race first."""
 
     name: str
     op_type: str
@@ -64,7 +64,7 @@ class ShownOperator(Struct, frozen=True):
 
 
 class ShownScore(Struct, frozen=True):
-    """An author over all operators, weighted by importance. everywhere: what is missing counts as 0."""
+    """An author over all operators, weighted by importance. everywhere: missing operators count as 0."""
 
     gpu: str
     protocol: str

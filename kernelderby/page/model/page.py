@@ -22,12 +22,10 @@ KINDS = ("graph", "eager", "busy")
 
 
 class PageModel(Struct, frozen=True):
-    """repository: its address, empty where nobody knows; docs: pages in it. has_samples: False where the set has too
-    many rows for a page with the raw samples of each.
-
-    fields: array-like record -> the names of its places. environments: what cells refer to. newest: when the newest
-    row was measured. protocols: GPU -> the one that its tables over all operators take; leads: GPU -> the result there
-    in sentences, where libraries were measured."""
+    """repository: its address, empty if unknown; docs: pages in it. has_samples: False if the set has too many rows for
+    a page with raw samples. fields: array-like record -> the names of its places. environments: cells refer to them by
+    place. newest: time of the newest row. protocols: GPU -> the protocol of its tables over all operators. leads: GPU
+    -> the result in sentences, if libraries were measured."""
 
     version: str
     repository: str

@@ -16,8 +16,8 @@ class ShownInterval(Struct, frozen=True, array_like=True):
 
 
 class ShownTime(Struct, frozen=True, array_like=True):
-    """One kind of time of one cell. low_us, high_us: the baseline's time times the ratio's interval. flops_per_second:
-    the counted flops over the time, None where there are none."""
+    """One kind of time of one cell. low_us, high_us: the baseline's time multiplied by the ratio's interval.
+    flops_per_second: the counted flops over the time, None without flops."""
 
     time_us: float
     low_us: float | None = None
@@ -29,8 +29,8 @@ class ShownTime(Struct, frozen=True, array_like=True):
 
 
 class ShownCell(Struct, frozen=True, array_like=True):
-    """One solution on one workload. times: of KINDS, None where there is none. environment: place in the page's list.
-    marks: outdated, too good. clocks: in words."""
+    """One solution on one workload. times: one for each of KINDS, None if missing. environment: place in the page's
+    list. marks: outdated, too good. clocks: in words."""
 
     status: str
     times: tuple[ShownTime | None, ...]
@@ -48,7 +48,7 @@ class ShownCell(Struct, frozen=True, array_like=True):
 
 
 class ShownRow(Struct, frozen=True, array_like=True):
-    """One workload in one order: who was fastest by how much. Names are places in the race's solutions."""
+    """One workload in one order: the fastest solution and its margin. Names are places in the race's solutions."""
 
     fastest: int | None
     second: int | None
@@ -72,8 +72,8 @@ class ShownStanding(Struct, frozen=True):
 
 
 class ShownLead(Struct, frozen=True):
-    """The first one's author over the best library on each workload (rank/lead.py). second: the library that is the
-    best one on most workloads; libraries: how many were raced."""
+    """The lead of the first solution's author over the best library on each workload (rank/lead.py). second: the
+    library that is best on most workloads. libraries: number of libraries in the race."""
 
     second: str
     libraries: int
@@ -85,8 +85,8 @@ class ShownLead(Struct, frozen=True):
 
 
 class ShownOrder(Struct, frozen=True):
-    """A race by one kind of time. share: S of the fastest solution on each shape, the median; fair: the geomean of its
-    S_fair. middle: the place of the shape that has that median S."""
+    """A race by one kind of time. share: the median over the shapes of S of the fastest solution; fair: the geomean of
+    its S_fair. middle: the place of the shape that has this median S."""
 
     kind: str
     baseline: str | None
@@ -101,9 +101,9 @@ class ShownOrder(Struct, frozen=True):
 
 
 class ShownRace(Struct, frozen=True):
-    """Solutions of one definition on one GPU under one protocol, on the workloads of one origin. kind: the one that
-    `derby rank` compares by default; orders: by kind. shapes: places of the workloads among the operator's shapes.
-    cells: workload by workload, a cell a solution. is_default: `derby rank` takes this protocol."""
+    """Solutions of one definition on one GPU under one protocol, on the workloads of one origin. kind: the kind of time
+    that `derby rank` compares by default. orders: by kind. shapes: places of the workloads among the operator's shapes.
+    cells: workload by workload, one cell per solution. is_default: `derby rank` uses this protocol by default."""
 
     definition: str
     gpu: str

@@ -6,9 +6,9 @@ from msgspec import Struct
 
 
 class ShownStage(Struct, frozen=True):
-    """One stage of a pipeline. time_us: of one invocation, or of all where nobody knows how many there were. is_rest:
-    it is what no stage explains. speedups: the pipeline's with this stage faster by each of the page's factors, then
-    with the stage gone; empty where the source has no more than shares."""
+    """One stage of a pipeline. time_us: of one invocation, or of all if their number is unknown. is_rest: the row holds
+    the unexplained rest. speedups: the pipeline's speedups with this stage faster by each of the page's factors, then
+    without the stage; empty if the source has shares only."""
 
     name: str
     title: str
@@ -20,8 +20,8 @@ class ShownStage(Struct, frozen=True):
 
 
 class ShownPipeline(Struct, frozen=True):
-    """A solution's stages in one profile. title: the workload, or the file. outside: kind, us and share of all GPU work
-    in the profile beside the pipeline. span_us: first start to last end, where events were recorded."""
+    """A solution's stages in one profile. title: the workload, or the file. outside: kind, us and share of the GPU work
+    outside the pipeline. span_us: first start to last end, if events were recorded."""
 
     solution: str
     title: str
@@ -46,7 +46,7 @@ class ShownModule(Struct, frozen=True):
 
 
 class ShownLayerColumn(Struct, frozen=True):
-    """One profile or published table. have, of: kernels with a time, of those that any column times."""
+    """One profile or published table. have, of: number of kernels with a time here, and in any column."""
 
     title: str
     gpu: str
@@ -60,8 +60,8 @@ class ShownLayerColumn(Struct, frozen=True):
 
 
 class ShownLayerRow(Struct, frozen=True):
-    """kernel: empty for a module's or a group's own row. times: a column each; ratios: over the first column, with how
-    many of how many kernels both have."""
+    """kernel: empty for the row of a module or a group. times: one per column. ratios: over the first column, with the
+    number of kernels that both have and the number of all."""
 
     group: str
     module: str
@@ -79,7 +79,7 @@ class ShownLayers(Struct, frozen=True):
 
 
 class ShownKernel(Struct, frozen=True, array_like=True):
-    """All launches of one name. source: the file that it comes from, where the name decides it."""
+    """All launches of one name. source: its source file, if the name determines it."""
 
     name: str
     short: str
@@ -97,8 +97,8 @@ class ShownKernel(Struct, frozen=True, array_like=True):
 
 
 class ShownKernels(Struct, frozen=True):
-    """The kernels of one profile. left_out: how many small ones are not listed, and their share. totals: library, role,
-    architecture and dtype -> name, share, us, launches. findings: severity and text."""
+    """The kernels of one profile. left_out: number of small kernels that are not listed, and their share. totals:
+    library, role, architecture and dtype -> name, share, us, launches. findings: severity and text."""
 
     title: str
     gpu: str
@@ -114,8 +114,9 @@ class ShownKernels(Struct, frozen=True):
 
 
 class ShownLane(Struct, frozen=True):
-    """One stream of one GPU. operations, busy_us: in the whole recording. spans: of what is shown, in fours: place in
-    the timeline's names, start and duration in ns, row. rows: how many; what overlaps in a stream stands in another."""
+    """One stream of one GPU. operations, busy_us: in the whole recording. spans: the shown operations, in fours: place
+    in the timeline's names, start and duration in ns, row. rows: number of rows; overlapping operations of a stream are
+    in different rows."""
 
     gpu: str
     stream: str
@@ -126,10 +127,10 @@ class ShownLane(Struct, frozen=True):
 
 
 class ShownTimeline(Struct, frozen=True):
-    """A recording's operations one by one. operations: how many it has, listed: how many of them are here, those in
-    the middle; part: when the listed ones begin and end, ns from the first operation on. names: short name, name, role.
-    roles: role, operations, us in the whole recording, longest first. hidden_lanes: streams that are not here.
-    invocations: name, from, to in ns."""
+    """A recording's operations one by one. operations: their number. listed: the number of operations shown here, taken
+    from the middle. part: begin and end of the shown part, in ns from the first operation. names: short name, name,
+    role. roles: role, operations, us in the whole recording, longest first. hidden_lanes: number of streams that are
+    not shown. invocations: name, from, to in ns."""
 
     title: str
     gpu: str
@@ -146,7 +147,7 @@ class ShownTimeline(Struct, frozen=True):
 
 
 class ShownTable(Struct, frozen=True):
-    """columns: title, and whether it holds numbers. rows: text and emphasis (report.model) a column."""
+    """columns: title, and whether it holds numbers. rows: for each column text and emphasis (report.model)."""
 
     title: str
     columns: tuple[tuple[str, bool], ...]
@@ -156,7 +157,7 @@ class ShownTable(Struct, frozen=True):
 
 class ShownStudy(Struct, frozen=True):
     """One answer of `derby profile activity`, `derby capture --gain` or `derby profile compare`, as its tables. kind:
-    which. title: the profile, or both."""
+    which of these. title: the profile, or both profiles."""
 
     kind: str
     title: str

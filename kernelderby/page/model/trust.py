@@ -24,8 +24,8 @@ class ShownChange(Struct, frozen=True):
 
 
 class ShownChanges(Struct, frozen=True):
-    """lines: solutions measured in both runs, anew. unchanged: how many have the very same rows in both. only_here,
-    only_there: definition / solution."""
+    """lines: solutions with different rows in both runs. unchanged: number of solutions with identical rows in both.
+    only_here, only_there: definition / solution."""
 
     against: str
     lines: tuple[ShownChange, ...]
@@ -35,7 +35,7 @@ class ShownChanges(Struct, frozen=True):
 
 
 class ShownGroup(Struct, frozen=True):
-    """What was measured where, how and when."""
+    """A group of rows: where, how and when it was measured."""
 
     gpu: str
     protocol: str
@@ -51,7 +51,7 @@ class ShownGroup(Struct, frozen=True):
 
 
 class ShownFailure(Struct, frozen=True):
-    """A row that did not pass, or that is doubtful. is_cheat: the judge caught a solution at something."""
+    """A row that did not pass or is doubtful. is_cheat: the judge caught the solution cheating."""
 
     definition: str
     gpu: str
@@ -75,7 +75,7 @@ class ShownMissing(Struct, frozen=True):
 
 
 class ShownOutdated(Struct, frozen=True):
-    """Rows that count, of sources that the solution has no more."""
+    """Rows that count but are of former sources."""
 
     definition: str
     gpu: str
@@ -86,7 +86,7 @@ class ShownOutdated(Struct, frozen=True):
 
 
 class ShownNotRaced(Struct, frozen=True):
-    """A library that was not raced: why, and what a race would need (empty where its kernel does not fit)."""
+    """A library that was not raced: why, and what a race would need (empty if its kernel does not fit)."""
 
     library: str
     operators: tuple[str, ...]

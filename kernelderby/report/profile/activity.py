@@ -19,7 +19,7 @@ MOST = 20  # ranges, calls and launch configurations that get a row
 
 
 def activity_answer(found: Sequence[Activity], most: int = MOST) -> Answer[tuple[Activity, ...]]:
-    """Frames: gpus, ranges, api, shapes. most: rows of the last three in text and Markdown."""
+    """Frames: gpus, ranges, api, shapes. most: maximum rows of the last three in text and Markdown."""
     found = tuple(found)
     return Answer(
         found,
@@ -168,7 +168,7 @@ def _shape_table(each: Activity, most: int, said: str) -> Table:
 
 
 def _spread(found: Sequence[Activity], names: Sequence[str]) -> list[str]:
-    """Where several GPUs worked: how far apart they are, and which was the slowest."""
+    """For several GPUs: their spread, and the slowest one."""
     gpus = _gpus(found, names)
     if len(gpus) < 2:
         return []
@@ -185,7 +185,7 @@ def _spread(found: Sequence[Activity], names: Sequence[str]) -> list[str]:
 
 
 def _path_table(each: Activity, most: int, said: str) -> Table:
-    """Only where something is hidden."""
+    """The critical path, if some work is hidden."""
     whole = sum(row.path_ns for row in each.critical)
     shown = each.critical if any(row.hidden_ns for row in each.critical) else ()
     rows = tuple(

@@ -1,4 +1,4 @@
-"""A Comparison of two profiles as tables: a step beside a step, then stages or kernels, the largest change first."""
+"""A Comparison of two profiles as tables: steps side by side, then stages or kernels, the largest change first."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST = 40  # rows; a profile has hundreds of kernels, and the table is sorted
 
 
 def compare_answer(found: Comparison, most: int = MOST) -> Answer[Comparison]:
-    """Frames: changes, all of them; steps, a row a measure and kind. most: rows of text and Markdown."""
+    """Frames: changes, all of them; steps, one row per measure and kind. most: maximum rows in text and Markdown."""
     return Answer(
         found,
         lambda: {"comparison": _data(found)},
@@ -40,7 +40,7 @@ def _draw(found: Comparison, most: int, path: Path) -> None:
 
 
 def _step_rows(data: dict[str, Any]) -> list[dict[str, Any]]:
-    """One row a kind and measure, with the kind's counts."""
+    """One row per kind and measure, with the kind's counts."""
     return [
         {name: value for name, value in each.items() if name != "measures"} | measure
         for each in data["steps"]
@@ -49,7 +49,7 @@ def _step_rows(data: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _data(found: Comparison) -> dict[str, Any]:
-    """With what asdict leaves out: ratios and verdicts."""
+    """The data of asdict, with ratios and verdicts added."""
     data = asdict(found) | {"ratio": found.ratio}
     data["changes"] = [_row_data(change) for change in found.changes]
     for row, each in zip(data["steps"], found.steps, strict=True):
@@ -82,7 +82,7 @@ def compare_report(comparison: Comparison, most: int = MOST) -> Report:
 
 
 def _step_table(steps: StepComparison) -> Table:
-    """One kind of step: mean times, and whether a test tells them apart."""
+    """One kind of step: mean times, and whether a test separates them."""
     columns = (
         Column("a step, mean", "left"),
         *right("A us", "B us", "B over A"),
@@ -117,7 +117,7 @@ def _emphasis(row: Difference) -> Emphasis:
 
 
 def _per_run(comparison: Comparison) -> bool:
-    """Whether a time is of one invocation or step, and so in us."""
+    """Whether times are per invocation or step, and so in us."""
     return comparison.unit in ("invocation", "step")
 
 
@@ -164,7 +164,7 @@ def _facts(comparison: Comparison) -> tuple[str, ...]:
 
 
 def _gist(comparison: Comparison) -> tuple[str, ...]:
-    """What a reader wants first: 541.1 became 494.1 ms (-8.7%); unchanged 24, within chance 2, sped up 1."""
+    """The summary line: 541.1 became 494.1 ms (-8.7%); unchanged 24, within chance 2, sped up 1."""
     short = _per_run(comparison)
     before, after = (_time(each, short) for each in (comparison.before_ns, comparison.after_ns))
     unit = f"us {'a' if comparison.unit == 'step' else 'an'} {comparison.unit}" if short else "ms"

@@ -17,13 +17,13 @@ from kernelderby.report.profile.ranks import profile_names, rank_rows, ranks_rep
 from kernelderby.store.counts import counted
 
 GUESS = "?"
-LARGEST = 4  # roles that the line under the title names
+LARGEST = 4  # roles in the line under the title
 _EMPHASIS: dict[Severity, Emphasis] = {Severity.HIGH: "bad", Severity.MEDIUM: "", Severity.LOW: "muted"}
 
 
 @dataclass(frozen=True, slots=True)
 class KernelsOf:
-    """One profile's kernels, what they tell, and what could not be looked for."""
+    """One profile's kernels, the findings, and the findings for which data are missing."""
 
     table: KernelTable
     findings: tuple[Finding, ...]
@@ -32,7 +32,7 @@ class KernelsOf:
 
 def kernels_answer(found: Sequence[KernelsOf], top: int | None = None, bars: int = 20) -> Answer[tuple[KernelsOf, ...]]:
     """Frames: kernels, memory, totals by library, role, dtype and architecture, findings. top: see kernels_report.
-    bars: of the picture."""
+    bars: number of bars in the picture."""
     found = tuple(found)
     return Answer(
         found,
@@ -47,7 +47,7 @@ def kernels_answer(found: Sequence[KernelsOf], top: int | None = None, bars: int
 
 
 def _draw(tables: list[KernelTable], path: Path, most: int) -> None:
-    """Bars of one profile's kernels; of several, stacked roles."""
+    """Bars of one profile's kernels, or stacked roles of several profiles."""
     from kernelderby.report import plot
 
     if len(tables) > 1:
@@ -64,7 +64,7 @@ def _draw(tables: list[KernelTable], path: Path, most: int) -> None:
 
 
 def _data(each: KernelsOf) -> dict[str, Any]:
-    """With the properties that asdict leaves out."""
+    """The data of asdict, with the properties added."""
     return {
         **asdict(each.table),
         "unknown": asdict(each.table.unknown),
@@ -92,7 +92,7 @@ def _frames(found: Sequence[KernelsOf]) -> tuple[Frame, ...]:
 
 
 def _rank_frame(tables: Sequence[KernelTable]) -> list[dict[str, Any]]:
-    """A row a kernel and profile: tidy, however many ranks there are."""
+    """One row per kernel and profile, so the table is tidy for any number of ranks."""
     names = profile_names([table.path for table in tables])
     return [
         {"kernel": row.kernel, "library": row.library, "role": row.role, "profile": name, "total_ns": time}
@@ -105,7 +105,7 @@ def _rank_frame(tables: Sequence[KernelTable]) -> list[dict[str, Any]]:
 def kernels_report(
     table: KernelTable, found: Sequence[Finding], *, top: int | None = None, notes: Sequence[str] = ()
 ) -> Report:
-    """top: how many kernels get a row, the rest is summed (None: all)."""
+    """top: number of kernels with a row; the rest is summed (None: all kernels)."""
     tables = [
         _kernel_table(table, top),
         _memory_table(table),
@@ -114,7 +114,7 @@ def kernels_report(
         _totals("architecture in the name", table.by_architecture, table),
         _finding_table(found),
     ]
-    advice = {one.kind: one.advice for one in reversed(found)}  # the first of each kind: it holds for the others
+    advice = {one.kind: one.advice for one in reversed(found)}  # the first of each kind stands for the others
     return Report(
         f"Kernels of {table.path}",
         _facts(table),
@@ -142,7 +142,7 @@ def _facts(table: KernelTable) -> tuple[str, ...]:
 
 
 def _shares(table: KernelTable) -> tuple[str, ...]:
-    """The answer in a line: attention 50.9 %, copy 15.5 %, GEMM 10.8 %, 5 more."""
+    """The shares of roles in one line: attention 50.9 %, copy 15.5 %, GEMM 10.8 %, 5 more."""
     shown, rest = table.by_role[:LARGEST], len(table.by_role) - LARGEST
     if not shown:
         return ()
@@ -218,7 +218,7 @@ def _finding_table(found: Sequence[Finding]) -> Table:
 
 
 def _evidence(finding: Finding) -> str:
-    """total ms 8894.7, kernels 10, ...: without the share of the time, which stands in `what`."""
+    """total ms 8894.7, kernels 10, ..., without the share of the time, which is in `what`."""
     items = [(label, value) for label, value in finding.evidence.items() if not label.startswith("share of")]
     return ", ".join(f"{label} {value if isinstance(value, str) else _figure(value)}" for label, value in items)
 

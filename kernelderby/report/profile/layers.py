@@ -16,12 +16,12 @@ from kernelderby.report.numbers import factor
 from kernelderby.store.counts import counted
 
 PARTIAL = "~"
-SMALL = 0.02  # of a layer; modules below it share a part of the bar
-SHOWN = 12  # names of unattributed kernels; the rest is one row
+SMALL = 0.02  # share of a layer; smaller modules are drawn together
+SHOWN = 12  # names of unattributed kernels; the rest shares a row
 
 
 def layers_answer(table: LayerTable) -> Answer[LayerTable]:
-    """Frames: kernels, modules, groups (one row a column of the table and line), leftovers."""
+    """Frames: kernels, modules, groups (one row per line and column of the table), leftovers."""
     return Answer(
         table,
         table.as_data,
@@ -61,9 +61,8 @@ def layers_report(table: LayerTable) -> Report:
 
 
 def layer_bars(table: LayerTable) -> tuple[dict[str, dict[str, float]], list[str]]:
-    """For the picture: column -> module -> us, small modules of a group in one; and the names of those.
-
-    A bar is as long as the layer: what runs beside others is taken off the longest module of its overlap.
+    """For the picture: column -> module -> us, with the small modules of a group joined; and the names of the joined
+    ones. A bar is as long as the layer, so overlapped time is subtracted from the longest module of the overlap.
     """
     usual = [module for module in table.modules if _usual(table, module[0])]
     large = {
@@ -133,7 +132,7 @@ def _ratio_titles(table: LayerTable) -> list[str]:
 
 
 def _kernel(table: LayerTable, line: tuple[str, str, str]) -> str:
-    """The kernel's name where all columns have the same one, otherwise what the map calls it."""
+    """The kernel's name if all columns have the same one, otherwise its label in the map."""
     names = set().union(*(column.names.get(line, set()) for column in table.columns))
     return names.pop() if len(names) == 1 else line[2]
 
@@ -155,7 +154,7 @@ def _row(
 
 
 def _time(table: LayerTable, column: LayerColumn, lines: Sequence[Line], text: str) -> TableCell:
-    """With the number of kernels that it is of, where some of them have no time."""
+    """The time, with the number of its kernels if some have no time."""
     had, of = table.coverage(column, lines)
     if lines and not column.complete and had < of:
         return TableCell(f"{text} ({had} of {of})", "muted")
@@ -205,7 +204,7 @@ def _usual(table: LayerTable, group: str) -> bool:
 
 
 def _model(table: LayerTable) -> Table:
-    """All layers of one forward pass, and what the source says of the whole: ms."""
+    """All layers of one forward pass, and the source's figures for the whole, in ms."""
     columns, rows = table.columns, list[Row]()
     for group in table.groups:
         layers = group_layers(table.layer_map, group, table.layers)

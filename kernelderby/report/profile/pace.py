@@ -1,4 +1,4 @@
-"""The repetitions of a range as a table, those that fall out marked."""
+"""The repetitions of a range as a table, with outliers marked."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST = 40
 
 
 def pace_answer(found: Sequence[Pace], most: int = MOST) -> Answer[tuple[Pace, ...]]:
-    """Frame: repetitions. most: rows of text and Markdown; outliers have theirs first, the farthest before the rest."""
+    """Frame: repetitions. most: maximum rows in text and Markdown; outliers take precedence, the farthest first."""
     found = tuple(found)
     frames = (
         Frame("repetitions", ({"profile": each.path} | asdict(row) for each in found for row in each.repetitions)),
@@ -58,7 +58,7 @@ def pace_report(pace: Pace, most: int = MOST) -> Report:
 
 
 def _shown(rows: Sequence[Repetition], most: int) -> list[Repetition]:
-    """At most so many, in their order: those farthest out of line, then the first ones."""
+    """At most this many repetitions, in order: the farthest outliers, then the first ones."""
     by_need = sorted(range(len(rows)), key=lambda place: (-(rows[place].far or 0), place))
     return [rows[place] for place in sorted(by_need[:most])]
 

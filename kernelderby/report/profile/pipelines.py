@@ -19,7 +19,7 @@ from kernelderby.report.profile.stages import FLAG, stages_report
 def stages_answer(
     pipelines: Sequence[Pipeline], *, side_by_side: bool = False, only_overview: bool = False
 ) -> Answer[tuple[Pipeline, ...]]:
-    """Frames: stages, kernels, outside. side_by_side: a table that compares the pipelines comes first."""
+    """Frames: stages, kernels, outside. side_by_side: put a table that compares the pipelines first."""
     pipelines = tuple(pipelines)
     return Answer(
         pipelines,
@@ -34,13 +34,13 @@ def stages_answer(
 
 
 def _solution(pipeline: Pipeline) -> str:
-    """Its name, or that of the file with its stages."""
+    """The solution's name, or the name of the file with its stages."""
     return pipeline.solution if not pipeline.solution.endswith(".toml") else Path(pipeline.solution).stem
 
 
 def _titles(pipelines: Sequence[Pipeline]) -> list[str]:
-    """Of what `derby profile run` wrote the axes ("seq_len901" of triton_compact_seq_len901_cd5fd1a5.sqlite), of other
-    files the names; columns are narrow."""
+    """Short titles for narrow columns: the axes for files of `derby profile run` ("seq_len901" in
+    triton_compact_seq_len901_cd5fd1a5.sqlite), the names for other files."""
     paths = [each.profile for each in pipelines]
     stems = [Path(each.profile).name.partition(".")[0].removeprefix(f"{_solution(each)}_") for each in pipelines]
     for titles in ([re.sub(r"_[0-9a-f]{8}$", "", stem) for stem in stems], stems):
@@ -70,7 +70,7 @@ def _draw(pipelines: Sequence[Pipeline], path: Path) -> None:
 
 
 def _data(pipeline: Pipeline) -> dict[str, Any]:
-    """With what asdict leaves out: shares and times of one invocation."""
+    """The data of asdict, with shares and times of one invocation added."""
     data = asdict(replace(pipeline, samples={}))
     del data["samples"]
     for row, stage in zip(data["stages"], pipeline.stages, strict=True):
@@ -99,7 +99,7 @@ def _frames(pipelines: Sequence[Pipeline]) -> tuple[Frame, ...]:
 
 
 def overview_report(pipelines: Sequence[Pipeline], names: Sequence[str]) -> Report:
-    """names: of the profiles, short enough for a column. Times are totals where a profile has no invocations."""
+    """names: short names of the profiles. Times are totals for a profile without invocations."""
     has_invocations = all(pipeline.invocations for pipeline in pipelines)
     unit = "us an invocation" if has_invocations else "ms in all"
     seen = {row.name for pipeline in pipelines for row in pipeline.stages if row.total_ns}

@@ -1,4 +1,4 @@
-"""Several profiles or ranks of one job side by side, kernel by kernel: a column each, the spread, the slowest."""
+"""Several profiles or ranks of one job side by side, kernel by kernel: one column each, the spread, the slowest."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from kernelderby.store.counts import counted
 
 @dataclass(frozen=True, slots=True)
 class RankRow:
-    """times_ns: by profile, in their order; None where it has no such kernel. spread: of the largest, how much the
-    smallest is below it. slowest: the profile of the largest."""
+    """times_ns: one per profile, None without such a kernel. spread: how far the smallest is below the largest, as a
+    share of the largest. slowest: the profile with the largest."""
 
     kernel: str
     library: str
@@ -28,7 +28,7 @@ class RankRow:
 
 
 def rank_rows(tables: Sequence[KernelTable]) -> list[RankRow]:
-    """One row a kernel name, the largest sum first."""
+    """One row per kernel name, the largest sum first."""
     names = profile_names([table.path for table in tables])
     found: dict[str, list[float | None]] = {}
     about: dict[str, tuple[str, str]] = {}
@@ -47,13 +47,14 @@ def rank_rows(tables: Sequence[KernelTable]) -> list[RankRow]:
 
 
 def profile_names(paths: Sequence[Path | str]) -> list[str]:
-    """By their file names; by their paths where two would be alike."""
+    """The profiles' names: file names, or paths if two file names are equal."""
     names = [Path(path).name for path in paths]
     return names if len(set(names)) == len(names) else [str(path) for path in paths]
 
 
 def labels(names: Sequence[str]) -> list[str]:
-    """What tells names apart, where one part of each does: worker0_step_12.1694.pt.trace.json ... -> worker0 ..."""
+    """The distinguishing part of each name, if one part suffices: worker0_step_12.1694.pt.trace.json ... -> worker0
+    ..."""
     parts = [re.split(r"([-._/\\]+)", name) for name in names]
     if len(names) < 2 or len({len(each) for each in parts}) > 1:
         return list(names)

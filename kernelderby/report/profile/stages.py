@@ -14,7 +14,7 @@ from kernelderby.report.model import Column, Emphasis, Report, Row, Table, Table
 from kernelderby.report.numbers import microseconds, milliseconds
 from kernelderby.store.counts import counted
 
-MOST_KERNELS = 8  # of one stage; the rest is one line
+MOST_KERNELS = 8  # kernels of one stage; the rest shares a line
 LONGEST = 48  # characters of a kernel's name: the table then fits 120 columns
 FLAG = " !"
 _SIDE = r"(?:cute::)?C<(?:\(int\))?(\d+)>"
@@ -99,7 +99,7 @@ def _stage_table(pipeline: Pipeline) -> Table:
 
 
 def _stage_lines(pipeline: Pipeline, row: StageRow, largest: float) -> list[Row]:
-    """The stage; below it its kernels, where it has several."""
+    """The stage, followed by its kernels if it has several."""
     emphasis: Emphasis = "best" if pipeline.time_ns(row) == largest and largest else ""
     only = len(row.kernels) == 1
     labels = kernel_labels(row.kernels)
@@ -172,7 +172,7 @@ def _notes(pipeline: Pipeline) -> tuple[str, ...]:
 
 
 def kernel_labels(kernels: tuple[StageKernel, ...]) -> dict[str, str]:
-    """Name -> short name; where several come out alike, with the tile that the template names, or numbered."""
+    """Name -> short name. Equal short names get the tile in the template, or a number."""
     short = {each.name: each.name if each.name.startswith("[") else short_name(each.name) for each in kernels}
     alike = Counter(short.values())
     labels = {name: _cut(text, _tile(name) if alike[text] > 1 else "") for name, text in short.items()}
@@ -189,6 +189,6 @@ def _cut(text: str, end: str = "") -> str:
 
 
 def _tile(name: str) -> str:
-    """The first shape in a CUTLASS name that can be a tile: 128x32x128. Clusters, up to 4 x 4, come first."""
+    """The first shape in a CUTLASS name that can be a tile, such as 128x32x128. Clusters, up to 4 x 4, precede it."""
     shapes = [tuple(map(int, shape)) for shape in _TILE.findall(name)]
     return next(("x".join(map(str, shape)) for shape in shapes if max(shape) > 16), "")

@@ -101,7 +101,7 @@ def _line(one: WhatIf, first: bool, has_floors: bool) -> Row:
 
 
 def gain(speedup: float, limit: float | None = None) -> TableCell:
-    """limit: the speedup with the stage at its floor; what is beyond it is marked."""
+    """limit: the speedup with the stage at its floor; larger speedups are marked."""
     if speedup == float("inf"):
         return TableCell("no bound", "muted")
     is_beyond = limit is not None and speedup > limit

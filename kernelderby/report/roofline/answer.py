@@ -16,7 +16,7 @@ from kernelderby.roofline.operators import PUBLISHED, Operator, Shape, Survey
 
 
 def survey_answer(survey: Survey, by_shape: bool = False) -> Answer[Survey]:
-    """Frames: operators and shapes; with by_shape the other way round, and the tables are those of every shape."""
+    """Frames: operators and shapes; with by_shape in the other order, and with tables of every shape."""
     return Answer(
         survey,
         lambda: survey_data(survey),
@@ -50,8 +50,8 @@ def survey_data(survey: Survey) -> dict[str, Any]:
 
 
 def _frames(survey: Survey) -> tuple[Frame, ...]:
-    """A GPU without a peak, and a shape without a time, have no value there. shape: source -> the one whose S is the
-    operator's; without times the middle one."""
+    """GPUs without a peak and shapes without a time have no value. shape: source -> the shape whose S is the
+    operator's; without times the middle shape."""
     keys: list[str | None] = [source.key for source in survey.sources] or [None]
     operators = [
         {
@@ -87,7 +87,7 @@ def _known(records: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def draw_shares(survey: Survey, path: Path) -> None:
-    """S over flop per byte: a dot a shape, a mark an operator."""
+    """S over flop per byte: a dot for each shape, a mark for each operator."""
     from kernelderby.report.scatter import shares
 
     source = survey.sources[-1]

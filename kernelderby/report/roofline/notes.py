@@ -12,7 +12,7 @@ OUTDATED = "†"
 
 
 def facts(survey: Survey, operators: Sequence[Operator]) -> tuple[str, ...]:
-    """The peaks of each GPU that count for these operators, with their source, and what was measured on it."""
+    """The peaks of each GPU that these operators need, with their source, and the measured rates."""
     dtypes = sorted({dtype for operator in operators for shape in operator.every for dtype in shape.dtypes})
     lines = []
     for gpu in survey.gpus:

@@ -1,4 +1,4 @@
-"""A Survey as a table with a row an operator, or as a table an operator with a row a shape."""
+"""A Survey as one table with a row for each operator, or as a table for each operator with a row for each shape."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kernelderby.store.counts import counted
 
 
 def operators_report(survey: Survey) -> Report:
-    """One row an operator, and S over all of them."""
+    """One row per operator, and S over all operators."""
     has_importance = bool(survey.importance)
     columns = (
         *(Column("operator", "left"), Column("shapes")),
@@ -43,8 +43,8 @@ def operators_report(survey: Survey) -> Report:
 
 
 def _groups(survey: Survey) -> Iterator[tuple[Source | None, tuple[Gpu, ...]]]:
-    """Columns that are of one shape: those of a source with the floors on its GPU. GPUs that no source has times of go
-    with the first."""
+    """Groups of columns about the same shape: a source's columns with the floors on its GPU. GPUs without a source of
+    times go with the first group."""
     timed = {source.gpu.id for source in survey.sources}
     others = tuple(gpu for gpu in survey.gpus if gpu.id not in timed)
     if not survey.sources:
@@ -79,14 +79,14 @@ def _operator_row(survey: Survey, operator: Operator) -> Row:
 
 
 def _place(operator: Operator, shape: Shape) -> str:
-    """The shape's number in a published list, else the axes that tell it from the others."""
+    """The shape's number in a published list, otherwise the axes that distinguish it."""
     if shape.shape_id is not None:
         return f"#{shape.shape_id}"
     return ", ".join(f"{axis}={shape.axes[axis]}" for axis in telling_axes([each.axes for each in operator.shapes]))
 
 
 def shapes_reports(survey: Survey) -> list[Report]:
-    """One table an operator, one row a shape; the notes stand under the last."""
+    """One table per operator, one row per shape. The notes follow the last table."""
     last = survey.operators[-1:]
     return [
         Report(
@@ -169,7 +169,7 @@ def _time_columns(source: Source) -> tuple[Column, ...]:
 
 
 def _time_cells(shape: Shape, source: Source) -> Row:
-    """A shape's time, its S, and where _time_columns() has it the S of ceilings."""
+    """A shape's time, its S, and the S of ceilings if _time_columns() has it."""
     timed = shape.times.get(source.key)
     has_ceilings = source.key == TRACES and source.gpu.measured
     if timed is None:
