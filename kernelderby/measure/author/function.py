@@ -1,4 +1,4 @@
-"""A function that somebody has -> the source of a reference; an example of its arguments -> inputs and axes."""
+"""Turns a user's function into the source of a reference, and an example of its arguments into inputs and axes."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from kernelderby.measure.author.relations import related
 from kernelderby.measure.wire.sources import import_file
 
 _PRIMES = (5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97, 101)
-_FEW = 4  # a size up to that may be a number of parts (query, key, value): it varies only if it may be 1
+_FEW = 4  # a size up to this may be a number of parts (query, key, value): it varies only if it may be 1
 
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """dims: number of the axis of each size; None of a plain number. low, high: of an integer tensor's values. into:
-    the axis that they are indices into, or rise to, as offsets do."""
+    """dims: number of the axis of each size; None for a plain number. low, high: range of an integer tensor's values.
+    into: the axis into which the values are indices, or to whose size they rise, as offsets do."""
 
     name: str
     dtype: str
@@ -40,8 +40,8 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """sizes: of each axis in the example. varies: which of them may have other sizes. follows: those that have another
-    size only as others have, by formulas over axis0, axis1, ..."""
+    """sizes: size of each axis in the example. varies: axes that may have other sizes. follows: axes whose size follows
+    from others, by formulas over axis0, axis1, ..."""
 
     arguments: tuple[Argument, ...]
     sizes: tuple[int, ...]
@@ -50,7 +50,7 @@ class Found:
 
 
 def resolved(place: str, option: str) -> tuple[ModuleType, Any]:
-    """module:name or file.py:name -> the module and the object in it. DerbyError in one line."""
+    """The module and the object that module:name or file.py:name means. DerbyError in one line."""
     where, colon, name = place.rpartition(":")
     if not colon or not name.isidentifier():
         raise DerbyError(f"{option}: {place!r:.80} is not MODULE:NAME or FILE.py:NAME; mend it")
@@ -75,8 +75,9 @@ def resolved(place: str, option: str) -> tuple[ModuleType, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """How run() calls the function. inputs: what is an input. fixed: arguments that are none, such as None and strings.
-    named: given by keyword. changed: inputs that it writes into; only_changes: and gives nothing back."""
+    """How run() calls the function. inputs: arguments that are inputs. fixed: arguments that are not, such as None and
+    strings. named: arguments given by keyword. changed: inputs into which it writes. only_changes: it returns
+    nothing."""
 
     inputs: tuple[str, ...]
     fixed: dict[str, Any] = field(default_factory=dict)
@@ -85,7 +86,7 @@ class Call:
     only_changes: bool = False
 
     def body(self, name: str) -> str:
-        """Of run(): it leaves its inputs as they are."""
+        """The body of run(), which leaves its inputs unchanged."""
         words = [f"{each}={each}" if each in self.named else each for each in self.inputs]
         call = f"{name}({', '.join([*words, *(f'{key}={value!r}' for key, value in self.fixed.items())])})"
         copies = "".join(f"    {each} = {each}.clone()\n" for each in self.changed)
@@ -95,7 +96,7 @@ class Call:
 
 
 def call_of(function: Callable[..., Any], given: Mapping[str, Any]) -> Call:
-    """Of the arguments of an example, which it is tried with."""
+    """The call for the arguments of an example. Tries the function with them."""
     fixed = {name: value for name, value in given.items() if value is None or isinstance(value, str)}
     parameters = [*inspect.signature(function).parameters.values()]
     first = next((place for place, each in enumerate(parameters) if each.name in fixed), len(parameters))
@@ -129,7 +130,7 @@ def _is_same(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def reference_source(module: ModuleType, function: Callable[..., Any], call: Call) -> str:
-    """A module with run(): the function's own file with run() at its end; of an installed package an import of it."""
+    """A module with run(): the function's own file with run() at its end, or an import of an installed package."""
     name = getattr(function, "__name__", "")
     file = getattr(module, "__file__", None)
     signature = ", ".join(call.inputs)
@@ -151,7 +152,8 @@ def _is_installed(file: Path) -> bool:
 
 
 def arguments_of(function: Callable[..., Any], example: Any) -> dict[str, Any]:
-    """name -> value of one example: a function that gives it, a dict, or a list in the order of the parameters."""
+    """name -> value in one example, which is a function that gives it, a dict, or a list in the order of the
+    parameters."""
     if not hasattr(function, "__name__") or inspect.isclass(function):
         kind = "class" if inspect.isclass(function) else type(function).__name__
         raise DerbyError(
@@ -175,8 +177,8 @@ def arguments_of(function: Callable[..., Any], example: Any) -> dict[str, Any]:
 
 
 def axes_of(function: Callable[..., Any], given: Mapping[str, Any]) -> Found:
-    """Equal sizes are one axis unless the function takes them apart; a size that it takes at one number alone is fixed.
-    Tried with the function itself, at small sizes."""
+    """Equal sizes are one axis, unless the function accepts different ones. A size at which the function accepts one
+    number only is fixed. Calls the function itself, at small sizes."""
     sizes: list[int] = []
     arguments = []
     for name, value in given.items():
@@ -227,7 +229,7 @@ def axes_of(function: Callable[..., Any], given: Mapping[str, Any]) -> Found:
 
 
 def _rising(argument: Argument, value: Any, sizes: list[int]) -> Argument:
-    """Whether it is a row of offsets: from 0 to the size of another axis, and never back."""
+    """Whether the values are offsets: rising from 0 to the size of another axis."""
     dims = argument.dims or ()
     if argument.low != 0 or len(dims) != 1 or len(value) < 2 or value[0] != 0 or (value.diff() < 0).any():
         return argument
@@ -237,7 +239,7 @@ def _rising(argument: Argument, value: Any, sizes: list[int]) -> Argument:
 
 @dataclass(slots=True)
 class _Trial:
-    """Runs the function at other sizes. group: of each dimension the first one of its axis."""
+    """Runs the function at other sizes. group: for each dimension the first dimension of its axis."""
 
     function: Callable[..., Any]
     arguments: list[Argument]
@@ -245,8 +247,8 @@ class _Trial:
     given: list[int]
 
     def reaches(self, group: list[int], argument: Argument, axis: int) -> bool:
-        """Whether its values are indices into that axis: they end where it does in the example, or the function fails
-        at its size and runs below."""
+        """Whether the values are indices into that axis: their range ends at its size in the example, or the function
+        fails at its size and runs below."""
         if argument.high is None or argument.low != 0:
             return False
         size = self.given[axis]
@@ -283,13 +285,14 @@ class _Trial:
         return {each: self.sizes[each] for each in group}
 
     def _takes(self, group: list[int], axis: int) -> bool:
-        """Another size of that axis alone: an odd one, else one that parts divide."""
+        """Whether the function accepts another size of that axis alone: an odd one, otherwise one that is divisible
+        into parts."""
         prime = next(each for each in reversed(_PRIMES) if each not in self.sizes)
         others = (prime, 16 * prime, 2 * self.sizes[axis])
         return any(self._runs(group, self._of(group) | {axis: size}) for size in others)
 
     def _shrink(self, group: list[int]) -> None:
-        """To small sizes, where the function runs at those: it is called often."""
+        """Shrinks the axes to small sizes if the function runs there, because it is called often."""
         small = {
             axis: size if size <= _FEW else _PRIMES[place % 10]
             for place, (axis, size) in enumerate(self._of(group).items())

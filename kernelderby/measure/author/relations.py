@@ -1,4 +1,4 @@
-"""Sizes of an example that a function takes only together: B and B + 1, D and D / 128, T, K and T * K."""
+"""Sizes of an example that a function accepts only together: B and B + 1, D and D / 128, T, K and T * K."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from kernelderby.authoring.formulas import Formula, NoSize
 
-_MOST_RUNS = 200  # of the function, over all bases
+_MOST_RUNS = 200  # calls of the function, over all bases
 Runs = Callable[[Mapping[int, int]], bool]
 
 
 def related(tied: Sequence[int], sizes: Mapping[int, int], runs: Runs) -> tuple[set[int], dict[int, Formula]]:
-    """Axes that vary together: those that are free, and formulas for those that follow them, over names as axis_name()
-    gives them. tied: axes that the function takes at the example's size alone. runs: whether it takes other sizes of
-    some of them. The function has to run with every free axis at two other sizes, and with all of them at once."""
+    """Axes that vary together: the free ones, and formulas for those that follow, over the names of axis_name(). tied:
+    axes that the function accepts only at the example's size by itself. runs: whether the function accepts given other
+    sizes. The function must run with every free axis at two other sizes, and with all of them changed at once."""
     left = [_MOST_RUNS]
 
     def tried(changed: Mapping[int, int]) -> bool:
@@ -42,7 +42,7 @@ def axis_name(axis: int) -> str:
 
 
 def _followers(base: int, others: Sequence[int], sizes: Mapping[int, int], tried: Runs) -> dict[int, Formula]:
-    """The fewest axes that have to follow it, and how."""
+    """The fewest axes that must follow this axis, with their formulas."""
     choices = [[None, *_formulas(base, other, sizes)] for other in others]
     for combination in sorted(itertools.product(*choices), key=lambda each: sum(one is not None for one in each)):
         chosen = {axis: each for axis, each in zip(others, combination, strict=True) if each is not None}
@@ -62,7 +62,7 @@ def _formulas(base: int, other: int, sizes: Mapping[int, int]) -> Iterator[Formu
 
 
 def _merged(axis: int, formula: Formula, follows: Mapping[int, Formula], sizes: Mapping[int, int]) -> Formula | None:
-    """What follows two axes is their product or their sum; None where it is neither."""
+    """The formula of an axis that follows two axes: their product or their sum; None if it is neither."""
     if axis not in follows:
         return formula
     first, second = follows[axis].axes, formula.axes

@@ -1,4 +1,4 @@
-"""A reference tried at small sizes: its outputs, their sizes, the sizes at which it runs."""
+"""Tries a reference at small sizes: its outputs, their sizes, and the sizes at which it runs."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from kernelderby.errors import DerbyError
 from kernelderby.measure.judge.inputs import torch_dtype
 from kernelderby.measure.wire.sources import import_file
 
-# Of the axes in their order, all different: rows of an odd number, else even ones.
+# For the axes in order, all different: an odd number of rows, even sizes for the others.
 _SMALL = (5, 96, 7, 13, 11, 17, 19, 23, 29, 31, 37, 41)
 _EVEN = (8, 96, 16, 32, 64, 24, 40, 48, 56, 72, 80, 88)
 
 
 @dataclass(frozen=True, slots=True)
 class GivenOutput:
-    """name: of a dict's or a named tuple's entry. shape: of axes' names and sizes. magnitude: the root mean square of
-    its values."""
+    """name: the key in a dict or the field of a named tuple. shape: names of axes, and sizes. magnitude: the root mean
+    square of its values."""
 
     name: str
     dtype: str
@@ -35,7 +35,7 @@ class GivenOutput:
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """small: sizes at which it runs. variants: what differs from them, where it runs too."""
+    """small: sizes at which it runs. variants: changes to them with which it runs too."""
 
     outputs: tuple[GivenOutput, ...]
     small: dict[str, int]
@@ -43,8 +43,8 @@ class Tried:
 
 
 def tried(source: str, inputs: Sequence[Tensor], large: Mapping[str, int]) -> Tried:
-    """source: the module with run(). large: a size of each axis that varies, where the small ones may not do.
-    DerbyError where run() does not run, or gives what is no output."""
+    """source: the module with run(). large: a size of each variable axis, in case the small sizes fail. DerbyError if
+    run() fails, or returns something that cannot be an output."""
     run = _loaded(source)
     axes, formulas, varying = axis_names(inputs), formulas_of(inputs), base_axes(inputs)
     const = {name: size for name, size in axes.items() if size is not None}
@@ -111,7 +111,7 @@ def _loaded(source: str) -> Callable[..., Any]:
 
 
 def _run(run: Any, inputs: Sequence[Tensor], sizes: Mapping[str, int]) -> dict[str, torch.Tensor]:
-    """By the names that it gives; "", "1", ... without any."""
+    """The outputs by the names that it gives; without names by "", "1", ..."""
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         returned = run(*(_value(each, sizes, generator) for each in inputs))

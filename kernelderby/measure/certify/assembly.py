@@ -1,8 +1,8 @@
 """A digest of the host code that launches kernels, from the host compiler's assembly (gcc -S).
 
-A function counts with all that it refers to: the functions it calls, the strings and tables it reads, and the kernels
-that it launches, by the digest of their machine code. So names do not count, nor the order of functions in the file,
-nor where a constant lies. What the library calls from outside counts by its name.
+A function counts with everything it refers to: the functions it calls, the strings and tables it reads, and the kernels
+that it launches, by the digest of their machine code. So names, the order of functions in the file and the place of a
+constant do not count. External functions count by name.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import hashlib
 import re
 from collections.abc import Iterator, Mapping
 
-FORM = 5  # of the digests; another number where they are made in another way
+FORM = 5  # of the digests; digests that are made in another way get another number
 _SYMBOL = re.compile(r"(?<![%\w.$@])[A-Za-z_.$][\w.$]*")
 _LABEL = re.compile(r"^([A-Za-z_.$][\w.$]*):")
-# By the form of the digests: labels that stand in a function's lines, and those that count by their order. The compiler
-# numbers all labels through the file; the earlier form kept the numbers of what tables of exceptions name.
+# By the form of the digests: all labels in a function's lines, and the labels that count by their order only. The
+# compiler numbers the labels throughout the file. The earlier form kept the numbers of labels in tables of exceptions.
 _IN_FUNCTION = {4: re.compile(r"^\.L\d+$"), FORM: re.compile(r"^\.L(?:EH[BE])?\d+$")}
 _COUNTED = {4: _IN_FUNCTION[4], FORM: re.compile(r"^\.L[A-Z]*\d+$")}
 _FRAME = re.compile(r"^\.L(?:FB|FE|VL|LSDA|EHB|EHE|HOT|COLD|FSB|FDE|CFI|SSDA)")
@@ -27,8 +27,8 @@ _REGISTERS = ("__sti____cudaRegisterAll", "__cudaUnregisterBinaryUtil")
 
 
 def launches(assembly: str, kernels: Mapping[str, str], form: int = FORM) -> dict[str, str]:
-    """Exported function, or function that runs when the library is loaded -> digest. kernels: mangled name ->
-    digest. form: of the digests, as a certificate names it. ValueError where the assembly exports nothing."""
+    """Exported function, or function that runs when the library is loaded -> digest. kernels: mangled name -> digest.
+    form: the form of the digests in a certificate. ValueError if the assembly exports nothing."""
     blocks = _blocks(assembly, _IN_FUNCTION[form])
     hidden = set(re.findall(r"^\s*\.hidden\s+(\S+)", assembly, re.MULTILINE))
     functions = set(re.findall(r"^\s*\.type\s+(\S+),\s*@function", assembly, re.MULTILINE))
@@ -47,7 +47,7 @@ def launches(assembly: str, kernels: Mapping[str, str], form: int = FORM) -> dic
 
 
 def _blocks(assembly: str, in_function: re.Pattern[str]) -> dict[str, list[str]]:
-    """Symbol -> its lines. A function's cold part, which lies elsewhere, is of the function."""
+    """Symbol -> its lines. A function's cold part, which lies elsewhere, belongs to the function."""
     blocks: dict[str, list[str]] = {}
     current: list[str] | None = None
     for line in _outside_of_device_code(assembly):
@@ -70,7 +70,7 @@ def _blocks(assembly: str, in_function: re.Pattern[str]) -> dict[str, list[str]]
 
 
 def _outside_of_device_code(assembly: str) -> Iterator[str]:
-    """The fatbin stands in the assembly as data between #APP and #NO_APP."""
+    """Removes the fatbin, which is data between #APP and #NO_APP."""
     is_device = False
     for line in assembly.splitlines():
         if line.strip() == '.section .nv_fatbin, "a"':
@@ -89,7 +89,7 @@ def _digest(
     counted: re.Pattern[str],
     above: tuple[str, ...] = (),
 ) -> str:
-    """above: the functions that are being looked at, for those that call themselves or each other."""
+    """above: the functions whose digests are in progress, for functions that call themselves or each other."""
     if name in kernels:
         return f"kernel {kernels[name]}"
     if name in above:

@@ -1,5 +1,5 @@
-"""The libraries of CUDA solutions, built as their own main.py builds them, in workers behind the fences: their files,
-and their machine code, for which nvcc's intermediate files are kept. Needs nvcc, and no GPU."""
+"""Builds the libraries of CUDA solutions as their main.py does, in workers behind the fences. Gives the files, or the
+machine code from nvcc's intermediate files. Needs nvcc, and no GPU."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from kernelderby.measure.worker.build import BuildFailed, load_solution, solutio
 from kernelderby.store.files import read_bytes, write_whole
 
 ARCHITECTURE = "90a"
-UNBUILT = "none: the CUDA sources have the same tokens"  # in the place of a compiler
-_NAME = re.compile(r"\w{1,100}", re.ASCII)  # of a library: it becomes a part of a path
+UNBUILT = "none: the CUDA sources have the same tokens"  # instead of a compiler
+_NAME = re.compile(r"\w{1,100}", re.ASCII)  # name of a library, which becomes part of a path
 _ANONYMOUS = re.compile(r"(\d+)(_GLOBAL__N__)")
 _WRAPPER = """#!/bin/sh
 kept=$(mktemp -d "{kept}/XXXXXX") && exec "{nvcc}" "$@" --keep --keep-dir "$kept" -Xcompiler -save-temps=obj
@@ -41,7 +41,7 @@ kept=$(mktemp -d "{kept}/XXXXXX") && exec "{nvcc}" "$@" --keep --keep-dir "$kept
 
 
 def differences(one: MachineCode, other: MachineCode) -> list[str]:
-    """What is not equal, a line each; none for the same machine code."""
+    """A line for each difference; empty for the same machine code."""
     found = [
         f"{field}: {getattr(one, field)} and {getattr(other, field)}"
         for field in ("architecture", "compiler")
@@ -61,7 +61,7 @@ def differences(one: MachineCode, other: MachineCode) -> list[str]:
 
 
 def _kernel_differences(one: Mapping[str, str], other: Mapping[str, str]) -> list[str]:
-    """Kernels are paired by digest; what is left over is told by name."""
+    """Kernels are paired by digest; the remaining ones are listed by name."""
     left, new = sorted(one.values()), sorted(other.values())
     if left == new:
         return []
@@ -76,17 +76,18 @@ def _kernel_differences(one: Mapping[str, str], other: Mapping[str, str]) -> lis
 
 
 def with_added(former: MachineCode | str, present: MachineCode | str) -> MachineCode | str:
-    """The former code, and what the present has beside all of it: libraries that came. Recorded launches name theirs;
-    where these are as they were, what came is not launched. Where one is not, the former code alone. Text: why there
-    is no code."""
+    """The former code, with the libraries that the present code adds to it. Recorded launches name their libraries; if
+    these are unchanged, the added ones are not launched. If one has changed, the former code alone. A text says why
+    there is no code."""
     if isinstance(former, str) or isinstance(present, str) or not former.is_part_of(present):
         return former
     return msgspec.structs.replace(former, kernels=present.kernels, host=present.host, data=present.data)
 
 
 def machine_code(catalog: Catalog, solution: Solution, found_in: Path, form: int = FORM) -> MachineCode:
-    """Of the sources in that set; from the cache where CUDA of the same tokens was built the same way before.
-    DerbyError where they cannot be built, and for a solution that has no library. By a worker behind the fences."""
+    """The machine code of a solution's sources in that set, built by a worker behind the fences. It comes from the
+    cache if CUDA code of the same tokens was built in the same way before. DerbyError if the build fails, or the
+    solution has no library."""
     _, compiler = _compiler()
     key = solution.digest_of([(compiler, f"{form} {ARCHITECTURE} {build_digest(solution)}")])
     path = cache_folder() / "machine_code" / f"{solution.name}-{key}.json"
@@ -95,7 +96,7 @@ def machine_code(catalog: Catalog, solution: Solution, found_in: Path, form: int
             found = msgspec.json.decode(path.read_bytes(), type=MachineCode)
             return msgspec.structs.replace(found, python=python_digest(solution))
         except msgspec.DecodeError:
-            pass  # of another version
+            pass  # made by another version
     with fenced(catalog, solution) as ask:
         found = ask(CodeSeen, code_here, found_in=str(found_in.resolve()), form=form).code
     found = msgspec.structs.replace(found, compiler=compiler, form=form, python=python_digest(solution))
@@ -105,32 +106,33 @@ def machine_code(catalog: Catalog, solution: Solution, found_in: Path, form: int
 
 
 def code_here(root: Path, definition: str, solution: str, found_in: str, form: int) -> CodeSeen:
-    """As machine_code(), in this process: a worker's."""
+    """machine_code() in this process, which is a worker."""
     chosen, (nvcc, compiler) = Catalog.open(Path(found_in)).solution(solution), _compiler()
     with _built(Catalog.open(root).definition(definition), chosen, nvcc) as kept:
         return CodeSeen(_read(chosen, compiler, kept, form))
 
 
 def build_digest(solution: Solution) -> str:
-    """Of all that decides what nvcc makes: the tokens of the CUDA sources, and what the Python says of libraries."""
+    """A digest of everything that determines nvcc's result: the tokens of the CUDA sources, and the Python code about
+    libraries."""
     cuda = {path: text for path, text in solution.sources.items() if not path.endswith(".py")}
     return solution.digest_of([*running_parts(cuda), *building(solution)])
 
 
 def unbuilt(solution: Solution) -> MachineCode:
-    """Of a version that has the same build_digest() as the other: its Python is all that there is to compare."""
+    """The code of a version with the same build_digest() as the other, without a build: only its Python can differ."""
     return MachineCode(f"sm_{ARCHITECTURE}", UNBUILT, {}, (), {}, python_digest(solution), FORM)
 
 
 def cubins_of(definition: Definition, solution: Solution) -> list[bytes]:
-    """What nvcc makes of the solution's kernels. DerbyError as machine_code()."""
+    """nvcc's cubins of the solution's kernels. DerbyError as for machine_code()."""
     with _built(definition, solution, _compiler()[0]) as kept:
         return [path.read_bytes() for path in _cubins(kept)]
 
 
 @contextmanager
 def _built(definition: Definition, solution: Solution, nvcc: str) -> Iterator[Path]:
-    """The folder in which nvcc kept what it made, a folder a call."""
+    """Builds, and gives the folder in which nvcc kept its files, one folder per call."""
     with tempfile.TemporaryDirectory(prefix="kernelderby-") as scratch, _kept(nvcc, Path(scratch)) as kept:
         try:
             _build(definition, solution, Path(scratch, "built"))
@@ -149,7 +151,7 @@ def has_library(solution: Solution) -> bool:
 
 
 def _build(definition: Definition, solution: Solution, folder: Path) -> None:
-    """Builds every CudaLibrary of main.py, or what its own build(folder) builds."""
+    """Builds every CudaLibrary of main.py, or calls its own build(folder)."""
     load_solution(definition, solution)
     module = solution_module(solution)
     libraries = [value for value in vars(module).values() if type(value).__name__ == "CudaLibrary"]
@@ -163,7 +165,7 @@ def _build(definition: Definition, solution: Solution, folder: Path) -> None:
 
 @contextmanager
 def _kept(nvcc: str, scratch: Path) -> Iterator[Path]:
-    """While it lasts, the nvcc on the PATH keeps what it makes, a folder a call, in the given one."""
+    """In this context the nvcc on the PATH keeps its files in the given folder, in one folder per call."""
     kept, wrapper = scratch / "kept", scratch / "bin" / "nvcc"
     kept.mkdir()
     wrapper.parent.mkdir()
@@ -202,7 +204,7 @@ def _read(solution: Solution, compiler: str, kept: Path, form: int) -> MachineCo
 
 
 def _named_once(digests: Mapping[str, str], others: Mapping[str, str]) -> dict[str, str]:
-    """Under names without the numbers that nvcc gives a file's anonymous namespace, a number behind what has twins."""
+    """The kernels under names without nvcc's numbers for anonymous namespaces; equal names get a number."""
     found: dict[str, str] = {}
     for name, digest in digests.items():
         plain = unique = _plain(name)
@@ -213,7 +215,7 @@ def _named_once(digests: Mapping[str, str], others: Mapping[str, str]) -> dict[s
 
 
 def _plain(name: str) -> str:
-    """Its anonymous namespace as other compilers mangle it: a name's length stands before it."""
+    """The name with its anonymous namespace mangled as other compilers do, with the length before it."""
     while found := _ANONYMOUS.search(name):
         name = f"{name[: found.start()]}12_GLOBAL__N_1{name[found.start(2) + int(found[1]) :]}"
     return name
@@ -241,8 +243,9 @@ def _output(command: list[str]) -> str:
 def library_files(
     catalog: Catalog, solutions: Sequence[Solution], architecture: str, told: Callable[[str], None]
 ) -> dict[str, dict[str, bytes] | str]:
-    """Solution -> name -> every CudaLibrary of its modules, or in one line why there is none. architecture: "90a".
-    told: of each solution that is built. A cache of the solution's own keeps what was built."""
+    """Solution -> name -> file of every CudaLibrary of its modules, or one line that says why there is none.
+    architecture: "90a". told: called for each solution that is built. A separate cache for each solution keeps the
+    files."""
 
     def of_one(solution: Solution) -> dict[str, bytes] | str:
         told(solution.name)
@@ -261,14 +264,14 @@ def _files(catalog: Catalog, solution: Solution, architecture: str) -> dict[str,
     if wrong := next((name for name in paths if not _NAME.fullmatch(name)), None):
         raise DerbyError(f"a library is called {text(wrong, 80)!r}; name it by letters, digits and underscores")
     own = cache_folder().resolve()
-    for name, path in paths.items():  # the worker has ended, and may have read less than this process
+    for name, path in paths.items():  # the worker has ended; it may see fewer files than this process
         if not Path(path).resolve().is_relative_to(own):
             raise DerbyError(f"{name}: was built at {text(path, 200)!r}, outside of the cache; build it there")
     return {name: read_bytes(Path(path).resolve()) for name, path in paths.items()}
 
 
 def libraries_here(root: Path, definition: str, solution: str, architecture: str) -> LibrariesSeen:
-    """As library_files() of one, in this process: a worker's."""
+    """library_files() of one solution in this process, which is a worker."""
     catalog = Catalog.open(root)
     chosen = catalog.solution(solution)
     try:

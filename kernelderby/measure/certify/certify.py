@@ -1,4 +1,4 @@
-"""`derby certify`: rows of a former version count for the present one where both give the same machine code."""
+"""`derby certify`: rows of a former version count for the present one if both give the same machine code."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ from kernelderby.measure.wire.replies import LaunchesSeen
 from kernelderby.store.counts import counted
 from kernelderby.store.files import write_whole
 
-_BUILDS = 2  # at a time
+_BUILDS = 2  # builds at a time
 
 
 @dataclass(frozen=True, slots=True)
 class Certified:
-    """Of one solution. is_same: nothing stands against the certificate; text says what was found, or what is not
-    equal, a line each."""
+    """The result for one solution. is_same: nothing contradicts the certificate. text: the findings, or a line for each
+    difference."""
 
     solution: str
     is_same: bool
@@ -64,9 +64,9 @@ class Certified:
 
 
 def certify(root: Path, names: Sequence[str], since: str, host_change: str | None = None) -> list[Certified]:
-    """Builds the named CUDA solutions, without names all whose code changed since the revision, as they were and as
-    they are. Where both give the same machine code, writes the certificate. host_change: why what the host runs may
-    differ, and the launches are the same all the same; then only graph times of former rows count."""
+    """Builds the named CUDA solutions (default: all whose code changed since the revision) in both versions. If both
+    give the same machine code, writes the certificate. host_change: why the host code may differ although the launches
+    are the same; then only graph times of former rows count."""
     if host_change is not None and len(host_change) < SHORTEST_REASON:
         raise DerbyError("--host-change: say in a sentence what differs, and that the launches do not")
     catalog = Catalog.open(root)
@@ -96,8 +96,8 @@ def certify(root: Path, names: Sequence[str], since: str, host_change: str | Non
 
 
 def certify_launches(root: Path, names: Sequence[str], since: str) -> list[Certified]:
-    """The same where host code or Python changed, Triton's too: what both versions launch on each recorded workload is
-    recorded, and where it is the same, graph times of former rows count."""
+    """The same for changed host code or Python, including Triton solutions. Records the launches of both versions on
+    each recorded workload. If they are the same, graph times of former rows count."""
     catalog = Catalog.open(root)
     revision = revision_of(root, since)
     verdicts = []
@@ -134,7 +134,8 @@ def certify_launches(root: Path, names: Sequence[str], since: str) -> list[Certi
 def _alike(
     catalog: Catalog, former: Path, then: Solution, now: Solution, workloads: tuple[Workload, ...], gpus: Sequence[str]
 ) -> tuple[dict[str, str], list[str]]:
-    """Workload -> digest of the launches, where both versions launch the same on these GPUs; a line for each other."""
+    """Workload -> digest of the launches, if both versions launch the same on these GPUs; and a line for each other
+    workload."""
     alike, told = {each.uuid: "" for each in workloads}, {}
     with ExitStack() as stack:
         versions = [(former, then), (catalog.root, now)]
@@ -143,7 +144,7 @@ def _alike(
         stack.enter_context(interruptible())
         for gpu in gpus:
             left = workloads
-            for exact in (False, True):  # what differs may still give the same machine code
+            for exact in (False, True):  # different intermediate code may still give the same machine code
                 jobs = [
                     pool.submit(_launches, ask, place, left, gpu, exact)
                     for ask, (place, _) in zip(asks, versions, strict=True)
@@ -164,7 +165,7 @@ def _alike(
 def _launches(
     ask: Ask, place: Path, workloads: tuple[Workload, ...], gpu: str, exact: bool
 ) -> dict[str, list[str] | str]:
-    """Of every workload, as the worker says. place: the set that has the solution."""
+    """The launches on every workload, from a worker. place: the set that has the solution."""
     uuids = [each.uuid for each in workloads]
     asked: dict[str, Any] = {"found_in": str(place.resolve()), "workloads": uuids, "gpu": gpu, "exact": exact}
     try:
@@ -179,13 +180,13 @@ def _first_line(lines: list[str] | str) -> str:
 
 
 def _of_triton(solution: Solution) -> MachineCode:
-    """Of a solution without a library: its kernels are compared launch by launch."""
+    """The code of a solution without a library, whose kernels are compared launch by launch."""
     return MachineCode(f"sm_{ARCHITECTURE}", f"triton {version('triton')}", {}, (), {}, python_digest(solution))
 
 
 def check(root: Path, names: Sequence[str]) -> list[Certified]:
-    """Builds again what the certificates are of, and compares: the present sources, and the former ones where git has
-    their revision."""
+    """Builds the present sources of all certificates again, and the former ones if git has their revision, and
+    compares."""
     catalog = Catalog.open(root)
     verdicts = []
     for path in certificate_files(root):
@@ -240,7 +241,8 @@ def _unlike(certificate: Certificate, name: str, found: MachineCode | str) -> It
 
 
 def _other_launches(former: Path, catalog: Catalog, then: Solution, now: Solution, told: dict[str, str]) -> list[str]:
-    """Workloads of a certificate on which the versions launch otherwise, or not what it says."""
+    """Workloads of a certificate on which the versions launch different kernels, or other launches than the certificate
+    says."""
     rows = [row for row in catalog.traces(now.definition) if row.solution == now.name]
     gpus = sorted(
         {row.gpu for row in rows if row.time("graph") and then.has_kernels(row.solution_hash or "", row.uuid)}
@@ -251,7 +253,7 @@ def _other_launches(former: Path, catalog: Catalog, then: Solution, now: Solutio
 
 
 def _known(then: Solution, now: Solution) -> Solution:
-    """The former version with what the certificates of today say of its rows."""
+    """The former version with the equal hashes of today's certificates."""
     return dataclasses.replace(then, same_code=now.same_code, same_kernels=now.same_kernels)
 
 
@@ -303,7 +305,8 @@ def _write(root: Path, name: str, certificate: Certificate) -> str:
 
 
 def _build_all(catalog: Catalog, jobs: Iterable[tuple[Path, Solution]]) -> dict[str, MachineCode | str]:
-    """Hash of the text -> machine code, or why there is none. jobs: solutions, and the sets that have them."""
+    """Hash of the text -> machine code, or the reason why there is none. jobs: solutions, with the sets that have
+    them."""
     once = {solution.text_hash: (solution, found_in) for found_in, solution in jobs}
     with ThreadPoolExecutor(_BUILDS) as pool, interruptible():
         return dict(zip(once, pool.map(lambda job: _built(catalog, *job), once.values()), strict=True))

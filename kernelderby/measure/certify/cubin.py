@@ -1,9 +1,9 @@
-"""Digests of the kernels in a cubin: every instruction word, and all else that decides how a kernel runs.
+"""Digests of the kernels in a cubin: every instruction word, and everything else that determines how a kernel runs.
 
-A cubin is a 64-bit ELF file. Of a kernel count its code with the relocations in it, its constants, its static shared
-memory, its registers, and its attributes (bounds on threads, cluster sizes). Beside the kernels stand the module's own
-data: __constant__ and __device__ variables and their initial values. Names do not count, so a renamed kernel has the
-digest that it had.
+A cubin is a 64-bit ELF file. A kernel's digest covers its code with relocations, its constants, its static shared
+memory, its registers, and its attributes (bounds on threads, cluster sizes). A further digest covers the module's data:
+__constant__ and __device__ variables and their initial values. Names do not count, so a renamed kernel keeps its
+digest.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Kernels:
 
 
 def kernels_of(cubin: bytes) -> Kernels:
-    """ValueError for what is no cubin of this layout."""
+    """ValueError if the file is not a cubin of this layout."""
     sections = _sections(cubin)
     symbols = _symbols(sections)
     digests = {
@@ -62,7 +62,7 @@ class KernelResources:
 
 
 def resources_of(cubin: bytes) -> dict[str, KernelResources]:
-    """Mangled name -> resources. ValueError for what is no cubin of this layout."""
+    """Mangled name -> resources. ValueError if the file is not a cubin of this layout."""
     listed = _sections(cubin)
     sections, symbols = {each.name: each for each in listed}, _symbols(listed)
     registers = {}

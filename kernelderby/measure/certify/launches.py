@@ -1,9 +1,10 @@
-"""The launches of a solution on a workload, recorded on a machine without a GPU: nothing is launched.
+"""Records the launches of a solution on a workload, on a machine without a GPU. Nothing is launched.
 
-Its tensors lie in the CPU's memory and claim to be a GPU's; a Triton launch ends in a record (the kernel's intermediate
-code after inlining, options, grid, arguments), a call of a CudaLibrary in another (arguments), and every torch operator
-that would start a kernel in a third. Recorded is the second call, as if a CUDA graph captured it. Of an argument count
-the number, or which input or output it is and from which byte on; where a workspace lies does not count.
+Its tensors are in the CPU's memory and claim to be a GPU's. There are three kinds of records: a Triton launch (the
+kernel's intermediate code after inlining, options, grid, arguments), a call of a CudaLibrary (arguments), and a torch
+operator that would start a kernel. The second call is recorded, as if a CUDA graph captured it. An argument counts by
+its number, or by the input or output to which it points and the byte offset there. The address of a workspace does not
+count.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from kernelderby.measure.worker.candidate import Candidate
 
 _DEVICE, _STREAM, _MULTIPROCESSORS, _CAPABILITY = torch.device("cuda", 0), 64, 132, (9, 0)  # Hopper's
 _LOCATION = re.compile(r"\s*loc\(.*\)|^#loc.*$", re.MULTILINE)
-# What torch does without a kernel, beside what only looks at a tensor (attributes) and names of methods that are views.
+# torch functions without a kernel, apart from attributes and methods that are views.
 _SILENT = {
     "empty", "empty_like", "empty_strided", "new_empty", "view", "view_as", "reshape", "flatten", "unflatten",
     "unsqueeze", "squeeze", "expand", "narrow", "select", "split", "chunk", "unbind", "transpose", "permute",
@@ -45,7 +46,7 @@ _SILENT = {
 
 
 class _OnGpu(TorchFunctionMode):
-    """Tensors of the CPU that say that they are a GPU's. events: told what would have started a kernel."""
+    """Tensors of the CPU that claim to be a GPU's. events: gets every operation that would have started a kernel."""
 
     def __init__(self, told: Callable[[str], None]) -> None:
         super().__init__()
@@ -73,8 +74,8 @@ class _OnGpu(TorchFunctionMode):
 
 
 class LaunchRecorder:
-    """launched: what the last call would have launched, one line each. exact: kernels by their machine code instead of
-    their intermediate code, which takes a second each."""
+    """launched: one line for each launch of the last call. exact: identify kernels by machine code instead of
+    intermediate code, which takes a second each."""
 
     def __init__(self, gpu: str, exact: bool) -> None:
         self.exact, self.gpu, self.launched, self._places = exact, gpu, list[str](), list[tuple[int, int, str]]()
@@ -83,7 +84,7 @@ class LaunchRecorder:
     def of_workload(
         self, definition: Definition, solution: Solution, candidate: Candidate, workload: Workload
     ) -> list[str]:
-        """What run() launches in a captured call, after an eager one."""
+        """The launches of run() in a captured call, after an eager one."""
         case = case_of_workload(definition, workload)
         places = {
             name: case.scalars[name] if spec.shape is None else place_of(spec, case.sizes)
@@ -152,7 +153,7 @@ class LaunchRecorder:
         prefix = solution_module(solution).__name__
         for name, module in list(sys.modules.items()):
             if name == prefix or name.startswith(f"{prefix}."):
-                if hasattr(module, "capture_of"):  # asks the driver which capture this is
+                if hasattr(module, "capture_of"):  # asks the driver for the capture's id
                     stack.enter_context(mock.patch.object(module, "capture_of", lambda stream: 7))
                 if library := getattr(module, "CudaLibrary", None):
                     stack.enter_context(mock.patch.object(library, "__call__", called))
@@ -168,7 +169,7 @@ class LaunchRecorder:
             stack.enter_context(mock.patch.object(jit.JITFunction, "_do_compile", compiled))
 
     def _compiled(self, function: Any, signature: Any, constants: Any, options: Any, attrs: Any, caches: Any) -> Any:
-        """In the place of Triton's compiled kernel, whose launch is noted."""
+        """Replaces Triton's compiled kernel, and notes its launch."""
         digest = self._made(function, signature, constants, options, attrs, caches)
 
         def run(x: int, y: int, z: int, stream: Any, *arguments: Any) -> None:
@@ -189,8 +190,8 @@ class LaunchRecorder:
         )
 
     def _made(self, function: Any, signature: Any, constants: Any, options: Any, attrs: Any, caches: Any) -> str:
-        """A digest of the kernel's intermediate code after inlining, or its machine code (exact), and of how it is
-        compiled."""
+        """A digest of the kernel's intermediate code after inlining, or of its machine code (exact), and of its
+        compiler options."""
         from triton._C.libtriton import ir
 
         _, _, target, backend, _ = caches
@@ -227,7 +228,7 @@ class LaunchRecorder:
 
 
 class _Driver:
-    """Of a Hopper GPU that is not there."""
+    """The driver of a Hopper GPU that does not exist."""
 
     get_current_device = staticmethod(lambda: 0)
     get_current_stream = staticmethod(lambda device: _STREAM)
@@ -246,7 +247,7 @@ def compiled_kernel(function: Any, signature: Any, constants: Any, options: Any,
 
 
 def compiled_how(options: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Triton's options in words, the libraries that it links by their contents: where they lie does not count."""
+    """Triton's options as text. Linked libraries count by their contents, not by their paths."""
     libraries = {name: hashlib.sha256(Path(path).read_bytes()).hexdigest() for name, path in options["extern_libs"]}
     return sorted((name, repr(value)) for name, value in {**options, "extern_libs": libraries}.items())
 
@@ -263,7 +264,7 @@ def launches_of(
     exact: bool = False,
     recorder: LaunchRecorder | None = None,
 ) -> dict[str, list[str] | str]:
-    """uuid -> what it launches there, or in one line why that is not known."""
+    """uuid -> the launches there, or one line that says why they are unknown."""
     found: dict[str, list[str] | str] = {}
     try:
         function, setup = load_solution(definition, solution), load_setup(solution)
@@ -282,7 +283,7 @@ def launches_of(
 def launches_here(
     root: Path, definition: str, solution: str, found_in: str, workloads: list[str], gpu: str, exact: bool
 ) -> LaunchesSeen:
-    """As launches_of(), asked of a worker. found_in: the set that has the solution. workloads: uuids."""
+    """launches_of() in this process, which is a worker. found_in: the set that has the solution. workloads: uuids."""
     os.environ.pop("TRITON_INTERPRET", None)
     catalog = Catalog.open(root)
     wanted = tuple(each for each in catalog.workloads(definition) if each.uuid in workloads)

@@ -1,7 +1,7 @@
-"""A digest of a CUDA solution's Python: the code that runs at a call, without the code that builds the library.
+"""A digest of a CUDA solution's Python: the code that runs in a call, without the code that builds the library.
 
-The library's own code is compared word for word, so what finds, compiles and caches it does not count: names of headers
-in lists, the sources that a CudaLibrary is told, and of the class CudaLibrary all but the call and the loading.
+The library's own code is compared word for word. So the code that finds, compiles and caches it does not count: names
+of headers in lists, the sources of a CudaLibrary, and the class CudaLibrary except its call and its loading.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from kernelderby.catalog import Solution
 from kernelderby.catalog.code import python_form
 
 _LIBRARY, _CALLED = "CudaLibrary", ("__call__", "load")
-_SOURCES = 2  # which argument of CudaLibrary(main, name, sources, parameters) says them
+_SOURCES = 2  # the argument of CudaLibrary(main, name, sources, parameters) that holds them
 
 
 def python_digest(solution: Solution) -> str:
-    """Also of what solution.toml says of the call."""
+    """Includes the parts of solution.toml about the call."""
     parts = {
         path: _form(text) if path.endswith(".py") else text
         for path, text in solution.sources.items()
@@ -27,8 +27,8 @@ def python_digest(solution: Solution) -> str:
 
 
 def building(solution: Solution) -> list[tuple[str, str]]:
-    """What the Python says of the libraries that nvcc builds: each CudaLibrary(main, name, source, ...) without its
-    parameters, and the class itself. All sources where a solution builds its own way."""
+    """The Python about the libraries that nvcc builds: each CudaLibrary(main, name, source, ...) without its
+    parameters, and the class itself. All sources if a solution builds in its own way."""
     found = []
     for path, text in sorted(solution.sources.items()):
         for node in ast.walk(ast.parse(text)) if _LIBRARY in text and path.endswith(".py") else ():
@@ -72,7 +72,7 @@ def _name(node: ast.expr) -> str:
 
 
 def _without_build(body: list[ast.stmt], library: ast.ClassDef) -> Iterator[ast.stmt]:
-    """The module without what only the building of a library asks for, however far down."""
+    """The module without the code that only the build of a library needs, at any depth."""
     kept = [each for each in library.body if isinstance(each, ast.FunctionDef) and each.name in _CALLED]
     asked = {node.attr for node in _nodes(kept) if isinstance(node, ast.Attribute) and _name(node.value) == "self"}
     built = [each for each in library.body if each not in kept]
@@ -89,7 +89,7 @@ def _without_build(body: list[ast.stmt], library: ast.ClassDef) -> Iterator[ast.
 
 
 def _assigned(methods: list[ast.stmt], asked: set[str]) -> Iterator[ast.stmt]:
-    """What __init__ sets of the attributes that the call asks for, one assignment each."""
+    """The assignments in __init__ of attributes that the call uses."""
     for node in _nodes(methods):
         if isinstance(node, ast.Assign) and len(node.targets) == 1:
             targets, values = ([node.targets[0]], [node.value])
@@ -106,12 +106,12 @@ def _nodes(statements: Iterable[ast.stmt]) -> Iterator[ast.AST]:
 
 
 def _names(statements: Iterable[ast.stmt]) -> set[str]:
-    """What they read."""
+    """The names that they read."""
     return {node.id for node in _nodes(statements) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
 
 
 def _bound(statement: ast.stmt) -> set[str]:
-    """What a statement at a module's top defines; nothing for one that does more."""
+    """The names that a statement at a module's top defines; empty if it does more."""
     if isinstance(statement, ast.Import | ast.ImportFrom):
         return {(alias.asname or alias.name).partition(".")[0] for alias in statement.names}
     if isinstance(statement, ast.FunctionDef):

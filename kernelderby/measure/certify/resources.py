@@ -1,8 +1,8 @@
 """Registers, shared memory and occupancy of a solution's kernels, compiled ahead for Hopper on a machine without a GPU.
 
-Of Triton: the kernels that a workload launches, with grid, threads and all shared memory (launches.py records them). Of
-CUDA: every kernel of the library, with registers, static shared memory and launch bounds; the host's code decides the
-rest when it launches.
+Triton: the kernels that a workload launches, with grid, threads and all shared memory (recorded by launches.py). CUDA:
+every kernel of the library, with registers, static shared memory and launch bounds; the host code decides the rest at
+the launch.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _Demands = tuple[KernelDemand, ...]
 
 _SECONDS = 300.0  # nvcc takes up to a minute
 _WARP = 32
-_RESERVED = 1024  # of a block's shared memory, by the system: for sm_90 nvcc counts it as the kernel's
+_RESERVED = 1024  # of a block's shared memory, used by the system: for sm_90 nvcc counts it as the kernel's
 
 
 class _ResourceRecorder(LaunchRecorder):
@@ -53,9 +53,9 @@ class _ResourceRecorder(LaunchRecorder):
 
 
 def demands_of(catalog: Catalog, solution: Solution, workload: Workload, gpu: str) -> tuple[_Demands, str]:
-    """The kernels, and in one line what is not known of them. gpu: whose tuned table a solution takes. By a worker
-    behind the fences: it runs the solution's code. DerbyError where that ends it. A library's are kept in the cache: a
-    build takes up to a minute."""
+    """The kernels, and one line about unknown facts. gpu: the GPU whose tuned table a solution uses. A worker behind
+    the fences runs the solution's code. DerbyError if that code ends the worker. The kernels of a library are cached,
+    since a build takes up to a minute."""
     kept = cache_folder() / "resources" / f"{solution.name}-{solution.text_hash}.json"
     if has_library(solution) and kept.is_file():
         with suppress(msgspec.DecodeError):  # of another version
@@ -68,7 +68,7 @@ def demands_of(catalog: Catalog, solution: Solution, workload: Workload, gpu: st
 
 
 def seen_here(root: Path, definition: str, solution: str, workload: str, gpu: str) -> KernelsSeen:
-    """As demands_of(), in this process: a worker's. workload: a uuid."""
+    """demands_of() in this process, which is a worker. workload: a uuid."""
     catalog = Catalog.open(root)
     [chosen] = (each for each in catalog.workloads(definition) if each.uuid == workload)
     described, runs = catalog.definition(definition), catalog.solution(solution)
@@ -79,7 +79,7 @@ def seen_here(root: Path, definition: str, solution: str, workload: str, gpu: st
     told = launches_of(described, runs, (chosen,), gpu, recorder=recorder)[workload]
     if isinstance(told, str):
         return KernelsSeen((), told)
-    launched = tuple(recorder.kernels[len(recorder.kernels) // 2 :])  # of two calls alike the second
+    launched = tuple(recorder.kernels[len(recorder.kernels) // 2 :])  # the second of two equal calls
     others = counted(beside, "launch", "launches") if (beside := len(told) - len(launched)) else ""
     return KernelsSeen(launched, f"{others} by torch or a library beside them" if others else "")
 

@@ -1,4 +1,4 @@
-"""One call captured into a CUDA graph, and the cleaning up after a broken capture."""
+"""Captures one call into a CUDA graph, and cleans up after a failed capture."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ _CHARACTERS = 300
 
 
 class NotCapturable(Exception):
-    """A call that has no CUDA graph; the message says why. spoiled: the process can no longer be trusted (its stream,
-    its context or torch's allocator still hang in the capture) and must be replaced."""
+    """A call cannot be captured; the message says why. spoiled: the process must be replaced, because its stream, its
+    context or torch's allocator are still in the capture."""
 
     def __init__(self, message: str, spoiled: bool = False) -> None:
         super().__init__(message)
@@ -20,8 +20,8 @@ class NotCapturable(Exception):
 
 
 class Replay:
-    """Launches the captured kernels on the current stream and returns what the captured call returned. stream: on
-    which it was captured."""
+    """Launches the captured kernels on the current stream and returns the captured call's result. stream: the stream of
+    the capture."""
 
     def __init__(self, graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream, returned: object) -> None:
         self.stream, self._graph, self._returned = stream, graph, returned
@@ -32,10 +32,10 @@ class Replay:
 
 
 def captured(call: Callable[[], object], device: torch.device, pool: Any = None) -> Replay:
-    """The replay of a call. pool: memory for what it allocates; its own without.
+    """Captures a call and gives its replay. pool: memory for its allocations; default a pool of its own.
 
-    The call runs once on the capturing stream first, since libraries set up handles and workspaces per stream. What
-    the call allocates while it is captured belongs to the graph and lives as long as the replay.
+    The call first runs once on the capturing stream, since libraries set up handles and workspaces per stream. Memory
+    that the call allocates during the capture belongs to the graph and lives as long as the replay.
     """
     if device.type != "cuda":
         raise NotCapturable("a CPU has no CUDA graphs")
@@ -48,7 +48,7 @@ def captured(call: Callable[[], object], device: torch.device, pool: Any = None)
     problem = returned = None
     with torch.cuda.stream(stream):
         # Not torch.cuda.graph(), which empties the allocator's cache, so that the next eager call would pay for new
-        # memory. thread_local: what a library does in another thread meanwhile is no fault of the call.
+        # memory. thread_local: a library's activity in another thread is not the call's fault.
         graph.capture_begin(pool, capture_error_mode="thread_local")
         try:
             returned = call()
@@ -66,10 +66,10 @@ def captured(call: Callable[[], object], device: torch.device, pool: Any = None)
 
 
 def _recovered(device: torch.device, pool: tuple[int, int]) -> bool:
-    """Whether the process is whole again after a broken capture: no stream captures, memory can be had and freed, and
-    another capture works."""
+    """Whether the process works again after a failed capture: no stream captures, memory can be allocated and freed,
+    and another capture works."""
     try:  # noqa: SIM105
-        # A capture that ends in an error leaves torch's allocator in the graph's pool. Where it did not, this raises.
+        # A capture that ends in an error leaves torch's allocator in the graph's pool. Otherwise this raises.
         torch._C._cuda_endAllocateToPool(device.index or 0, pool)
     except (RuntimeError, AttributeError):
         pass

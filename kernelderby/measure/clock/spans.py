@@ -1,4 +1,4 @@
-"""Times of a series of calls, in the process that measures them and through the pipe to the judge."""
+"""Times of a series of calls, in the measuring process and on their way to the judge."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from msgspec import Meta, Struct
 from kernelderby.store.fields import must_be
 
 _NOTES = 20
-# A picosecond to eleven days: what is no time of a call would be none in a median or a row either.
+# A picosecond to eleven days: other values are no times of calls, and have no place in medians or rows.
 Microseconds = Annotated[float, must_be("a time, in us", ge=1e-6, le=1e12)]
 Records = Annotated[int, must_be("a number of records, or -1", ge=-1, le=2**53)]
 
 
 class Spans(Struct):
-    """One entry per iteration, in us (see timing.py); busy_us and outside may be empty. notes: what a reader of the row
-    should know."""
+    """One entry per iteration, in us (see timing.py); busy_us and outside may be empty. notes: remarks for readers of
+    the row."""
 
     spans_us: list[Microseconds]
     notes: Annotated[list[str], Meta(max_length=_NOTES)] = []

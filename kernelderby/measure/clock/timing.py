@@ -9,13 +9,12 @@
 `before(i)` and `after(i)` run outside the window of iteration i: new contents, poison, a look at the outputs. L2 is
 flushed between `before` and the window. Every time is in microseconds:
     spans_us  first record's start to last record's end on the GPU (the launch of the first is not in it)
-    busy_us   part of it in which a kernel, copy or fill ran (the union of their intervals); [] without CUPTI
-    host_us   the host's clock around the call alone, before any synchronisation: time to enqueue
-    wall_us   the host's clock from before the call until the GPU is idle again
-    outside   records between the flush and the next one that lie in no window: work that no span holds; NO_FLUSH where
-              there was no flush before the window; [] without CUPTI
+    busy_us the part in which a kernel, copy or fill ran (the union of their intervals); [] without CUPTI host_us   the
+    host's clock around the call alone, before any synchronisation: time to enqueue wall_us   the host's clock from
+    before the call until the GPU is idle again outside records between the flush and the next one that are in no
+    window: work outside all spans; NO_FLUSH without a flush before the window; [] without CUPTI
 
-A protocol's name stands in every row. Change the name whenever a change here could move a number: rows of different
+Every row has the protocol's name. Change the name whenever a change here could move a number: rows of different
 protocols are never compared.
 """
 
@@ -46,7 +45,7 @@ MINIMUM_FLUSH_BYTES = 256 << 20  # flashinfer-bench's buffer; 2 x L2 is more on 
 SLACK_NS = 20_000
 _SETTLE_NS = 2 * SLACK_NS
 NO_FLUSH = -1
-_FLUSH_BYTES_PER_NS = 16_000  # no memory is that fast
+_FLUSH_BYTES_PER_NS = 16_000  # faster than any memory
 
 
 class TimingFailed(Exception):
@@ -67,8 +66,8 @@ def make_timer(protocol: str, device: torch.device) -> Timer:
 
 
 def find_protocol(device: torch.device) -> tuple[str, str]:
-    """The protocol that works here and, where it is a fallback, the reason. Tries CUPTI on a real kernel, launched and
-    replayed: a CUPTI that gives no records of a graph's nodes would leave the graph without a time."""
+    """The protocol that works here, and the reason if it is a fallback. Tries CUPTI on a real kernel, launched and
+    replayed, because a CUPTI without records of a graph's nodes would leave the graph without a time."""
     if device.type != "cuda":
         return CPU_WALL, ""
     try:
@@ -77,7 +76,7 @@ def find_protocol(device: torch.device) -> tuple[str, str]:
         torch.mm(ones, ones, out=result)
         timer = CuptiTimer(device)
         timer.spans(lambda _: torch.mm(ones, ones, out=result), 2)
-    except Exception as error:  # whatever CUPTI, its bindings or the driver's permissions raise  # noqa: BLE001
+    except Exception as error:  # any error from CUPTI, its bindings or the driver's permissions  # noqa: BLE001
         return CUDA_EVENTS, f"no CUPTI: {type(error).__name__}: {error}"
     try:
         timer.graph_us(lambda: (torch.mm(ones, ones, out=result), result.add_(1)), 2)
@@ -87,19 +86,19 @@ def find_protocol(device: torch.device) -> tuple[str, str]:
 
 
 class Timer:
-    """What the timers share. A window is one iteration's measured part."""
+    """The common part of the timers. A window is the measured part of one iteration."""
 
     protocol: str
     device: torch.device
 
     def spans(self, call: Call, iterations: int, before: Call | None = None, after: Call | None = None) -> Spans:
-        """TimingFailed when an iteration has no time. What `call`, `before` and `after` raise goes through."""
+        """TimingFailed if an iteration has no time. Exceptions of `call`, `before` and `after` pass through."""
         raise NotImplementedError
 
     def capture(self, call: Callable[[], object], pool: Any = None) -> Callable[[], object]:
-        """Runs `call` once on a stream of its own, captures it, and gives the replay. Replaying returns what the
-        captured call returned. pool: memory that it shares with graphs which never run beside it. NotCapturable with
-        the reason."""
+        """Runs `call` once on a stream of its own, captures it, and gives the replay. Replaying returns the captured
+        call's result. pool: memory shared with graphs that never run at the same time. NotCapturable with the
+        reason."""
         return captured(call, self.device, pool)
 
     def graph_us(self, call: Callable[[], object], iterations: int) -> float:
@@ -127,8 +126,8 @@ class _GpuTimer(Timer):
         spans: Spans,
         flushing: Callable[[], None] = lambda: None,
     ) -> None:
-        """What the timer does before the flush, right before the call and once the GPU is idle again: flushing, opened,
-        closed."""
+        """The timer's actions before the flush, right before the call, and after the GPU is idle again: flushing,
+        opened, closed."""
         clock, synchronize, device = time.perf_counter_ns, torch.cuda.synchronize, self.device
         for iteration in range(iterations):
             if before is not None:
@@ -170,7 +169,7 @@ class CuptiTimer(_GpuTimer):
             if int(version("cupti-python").split(".")[0]) < 13:
                 raise TimingFailed("cupti-python is older than 13; pip install -U cupti-python")
         except PackageNotFoundError:
-            pass  # unpacked without its metadata: nothing to judge by
+            pass  # unpacked without its metadata: version unknown
         super().__init__(device)
         kinds = cupti.ActivityKind
         self._cupti = cupti
@@ -180,7 +179,7 @@ class CuptiTimer(_GpuTimer):
 
     def _buffer_completed(self, activities: list[Any]) -> None:
         for activity in activities:
-            if activity.kind in self._kinds:  # its memory is CUPTI's: take the numbers now
+            if activity.kind in self._kinds:  # CUPTI owns the memory, so take the numbers now
                 self._records.append((activity.start, activity.end))
 
     def spans(self, call: Call, iterations: int, before: Call | None = None, after: Call | None = None) -> Spans:
@@ -210,18 +209,16 @@ class CuptiTimer(_GpuTimer):
 
 
 def _buffer_requested() -> tuple[int, int]:
-    """Size of a record buffer, and 0: as many records in it as fit."""
+    """The size of a record buffer, and 0 for any number of records."""
     return 8 << 20, 0
 
 
 def spans_of_records(
     records: Sequence[tuple[int, int]], windows: Sequence[tuple[int, int]], slack_ns: int = SLACK_NS
 ) -> Spans:
-    """Gives each iteration the records that lie in its window (timestamps before and after it, in ns, and slack_ns):
-    spans_us, busy_us and notes.
-
-    TimingFailed when a window holds no record. A different number of records than in the other windows is a note: the
-    solution took another path, or records were lost.
+    """Assigns the records to the windows of the iterations (timestamps before and after, in ns, with slack_ns), and
+    gives spans_us, busy_us and notes. TimingFailed if a window holds no record. A note if the windows hold different
+    numbers of records: the solution took another path, or records were lost.
     """
     known = sorted((start, end) for start, end in records if start and end)
     starts = [start for start, _ in known]
@@ -248,8 +245,9 @@ def outside_of_windows(
     flush_bytes: int,
     slack_ns: int = SLACK_NS,
 ) -> list[int]:
-    """For each iteration how many records lie between the begin of its flush (a timestamp each) and that of the next,
-    beside the flush and the window; NO_FLUSH where no record before the window can be one of so many bytes."""
+    """For each iteration the number of records between the beginnings of its flush and of the next one (timestamps),
+    without the flush and the window. NO_FLUSH if no record before the window is long enough for a flush of this many
+    bytes."""
     known = sorted((start, end) for start, end in records if start and end)
     starts = [start for start, _ in known]
     found = []
@@ -275,7 +273,7 @@ def covered(intervals: Sequence[tuple[int, int]]) -> int:
 
 
 class EventTimer(_GpuTimer):
-    """CUDA events around the call: the fallback. Launch overhead before the first kernel is in it."""
+    """CUDA events around the call: the fallback. The time includes launch overhead before the first kernel."""
 
     protocol = CUDA_EVENTS
 

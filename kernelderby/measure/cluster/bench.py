@@ -1,4 +1,4 @@
-"""derby bench over a Ray cluster: this process plans, writes every row, and measures nothing itself."""
+"""derby bench over a Ray cluster: this process plans and writes all rows, and measures nothing itself."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ class JobTask(Task):
 
 
 class InHand:
-    """Workloads that this driver has claimed: nobody else measures them, and their rows come once.
+    """Workloads that this driver has claimed. Nobody else measures them, and their rows are written once.
 
-    From the moment a task goes to a host until its rows stand in the file, this process holds the claim (rows.claim)
-    that every run takes before it measures a workload: other drivers of the set, and each `derby bench` without a
+    While a task is out and until its rows are in the file, this process holds the claim (rows.claim) on its workload.
+    Every run takes this claim before it measures a workload: other drivers of the set, and `derby bench` without a
     cluster."""
 
     def __init__(self, catalog: Catalog, together: bool) -> None:
         self._catalog, self._together = catalog, together
         self._claims: dict[tuple[Path, str], ExitStack] = {}
-        self._sizes: dict[Path, int] = {}  # of each file as this driver knows it, the plan's and its own rows
-        self._sessions = set[str]()  # of the rows that were appended here
+        self._sizes: dict[Path, int] = {}  # lines of each file that this driver knows: the plan's and its own rows
+        self._sessions = set[str]()  # sessions of the rows appended here
         self._alone = ExitStack()  # it tells other runs that these rows are no worker's
         self._alone.enter_context(Neighbours(catalog.root))
 
     def take(self, machine: Machine, job: Job, plan: Plan) -> Job | None:
-        """What is left of the job after the rows that others have written since the plan, maybe no solution. It is in
-        hand from now on. None while another run has it."""
+        """Claims the job, and returns the part that others have not measured since the plan, possibly without
+        solutions. None while another run holds the claim."""
         path = self._catalog.traces_path(machine.id, job.definition.name)
         key = path, job.workload.uuid
-        if key not in self._claims:  # of a former try of it
+        if key not in self._claims:  # rows of a former try
             claims = ExitStack()
             if not claims.enter_context(claim(path, job.workload.uuid)):
                 claims.close()
@@ -64,7 +64,7 @@ class InHand:
         return left or replace(job, solutions=())
 
     def append(self, machine: Machine, job: Job, rows: list[dict[str, Any]]) -> None:
-        """All rows of a task in one write; the workload is out of hand. DerbyError: none of them could be written."""
+        """Writes all rows of a task at once and gives the claim up. DerbyError: none of them could be written."""
         path = self._catalog.traces_path(machine.id, job.definition.name)
         if rows:
             text = "\n".join(map(line_of, rows))
@@ -88,7 +88,8 @@ def _size(path: Path) -> int:
 
 
 class ClusterBench(Owner[JobTask]):
-    """plans: kind of GPU -> a machine of it and what is to be measured there. hosts: how many the cluster has."""
+    """plans: kind of GPU -> one of its machines, and the plan for the kind. hosts: kind -> number of hosts in the
+    cluster."""
 
     def __init__(
         self,
@@ -114,13 +115,14 @@ class ClusterBench(Owner[JobTask]):
 
     @property
     def seconds(self) -> float:
-        """Of the kind that takes longest, its hosts side by side."""
+        """The time of the kind that takes longest, with its hosts in parallel."""
         return max(
             (plan.known_seconds / self.hosts.get(kind, 1) for kind, (_, plan) in self.plans.items()), default=0.0
         )
 
     def run(self) -> int:
-        """How many solutions on a workload are left without a row, which the same command measures."""
+        """Runs, and returns the number of pairs (solution, workload) that are left without a row. The same command
+        measures them later."""
         for machine, plan in self.plans.values():
             for name in dict.fromkeys(job.definition.name for job in plan.jobs):
                 make_ready(self.catalog.traces_path(machine.id, name), self._observer.note)
@@ -159,7 +161,7 @@ class ClusterBench(Owner[JobTask]):
         return bool(left.solutions)
 
     def answered(self, machine: Machine, task: JobTask, found: TaskAnswered) -> None:
-        """All rows of a task in one write."""
+        """Writes all rows of a task at once."""
         for line in found.notes:
             self._observer.note(line)
         rows = [Measurement.from_trace(row) for row in found.rows]

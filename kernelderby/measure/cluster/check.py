@@ -1,4 +1,4 @@
-"""derby check over a Ray cluster: solutions by the handful."""
+"""derby check over a Ray cluster, a few solutions per task."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _AT_ONCE = 4  # solutions of a task
 
 @dataclass
 class ClusterCheck(Owner[Task]):
-    """settings: as serve._checked() reads them. results: by definition, solution and case. left: solutions that no host
-    has answered for."""
+    """settings: the form of serve._checked(). results: by definition, solution and case. left: solutions without an
+    answer of any host."""
 
     catalog: Catalog
     solutions: Sequence[str]

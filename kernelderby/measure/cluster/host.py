@@ -1,4 +1,5 @@
-"""One GPU (or one core) of a Ray cluster, held by an actor whose child process measures there, on a copy of the set."""
+"""One GPU (or one core) of a Ray cluster. An actor holds it; the actor's child process measures on a copy of the
+set."""
 
 from __future__ import annotations
 
@@ -38,8 +39,8 @@ class Host:
         self._child = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log)
 
     def ask(self, message: bytes, seconds: float) -> bytes:
-        """The child's answer to a message, or its greeting to an empty one. RuntimeError when it ended or took
-        longer than that; then nothing of it is left."""
+        """The child's answer to a message, or its greeting to an empty one. RuntimeError if it ended or took too long;
+        then it and its children are gone."""
         assert self._child.stdin and self._child.stdout
         try:
             if message:
@@ -66,7 +67,7 @@ class Host:
         return bytes(found)
 
     def end(self) -> None:
-        """The child first learns that it is over (its stdin ends); its solutions' processes end with it."""
+        """Closes the child's stdin, so that it ends by itself; its solutions' processes end with it."""
         with suppress(OSError):
             if self._child.stdin:
                 self._child.stdin.close()
@@ -84,7 +85,7 @@ class Host:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _remove_left(self, base: Path) -> None:
-        """Sets of actors that were killed."""
+        """Removes the copies of the set of killed actors."""
         for each in base.iterdir():
             with suppress(ValueError):
                 if not Path(f"/proc/{int(each.name.partition('-')[0])}").exists():
@@ -92,8 +93,8 @@ class Host:
 
 
 def packed(catalog: Catalog, solutions: Collection[str]) -> bytes:
-    """The set as it travels to a host: definitions, workloads and solutions, without rows. solutions: names; of the
-    others only what they share with these comes along."""
+    """The set as an archive for a host: definitions, workloads and solutions, without rows. solutions: names; other
+    solutions contribute only the files that they share with these."""
     others = [each for name, each in catalog.solutions.items() if name not in solutions]
     left_out = {each.folder for each in others if each.folder} | {each.json_path for each in others}
     used = {catalog.solution(name).definition for name in solutions}
@@ -107,7 +108,7 @@ def packed(catalog: Catalog, solutions: Collection[str]) -> bytes:
                 paths.append(inner)
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        for inner in paths:  # no time goes in: the same set gives the same bytes
+        for inner in paths:  # without times, so that the same set gives the same bytes
             archive.writestr(zipfile.ZipInfo(inner.as_posix()), (catalog.root / inner).read_bytes())
     return buffer.getvalue()
 

@@ -1,4 +1,4 @@
-"""Messages between a driver and the process on a host that measures for it: a line of JSON each."""
+"""Messages between a driver and the measuring process on a host, one line of JSON each."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from kernelderby.rows.checked import CheckResult
 
 
 class TaskAsked(Struct, frozen=True):
-    """One task. verb: bench and tune, solutions of a definition on one workload (its line); check, some solutions.
-    settings: of plan.Settings, of TuneSettings, or seeds, timeout and secret of a check. tries: solution -> how often
-    it was tried before."""
+    """One task. verb: bench or tune (solutions of a definition on one workload, given by its line), or check (some
+    solutions). settings: of plan.Settings, of TuneSettings, or seeds, timeout and secret of a check. tries: solution ->
+    number of former tries."""
 
     verb: str
     definition: str
@@ -25,13 +25,13 @@ class TaskAsked(Struct, frozen=True):
 
 
 class CodeVersion(Struct, frozen=True):
-    """What every version says of itself. code: of the package."""
+    """The part of the greeting that every version has. code: digest of the package."""
 
     code: str = ""
 
 
 class Hello(Struct, frozen=True):
-    """skipped: solution -> why this host cannot run it. busy: who else holds its GPU."""
+    """skipped: solution -> why this host cannot run it. busy: who holds its GPU."""
 
     machine: Machine
     skipped: dict[str, str]
@@ -40,8 +40,8 @@ class Hello(Struct, frozen=True):
 
 
 class TaskAnswered(Struct, frozen=True):
-    """rows: as they go into traces. tuned, log, failed: of a workload's candidates. error: why nothing came of the
-    task, which another try may mend."""
+    """rows: in the form of traces. tuned, log, failed: results of a workload's candidates. error: why the task has no
+    result; another try may help."""
 
     rows: tuple[dict[str, Any], ...] = ()
     results: tuple[CheckResult, ...] = ()

@@ -1,4 +1,4 @@
-"""Tasks over the hosts of a Ray cluster: each on one GPU that nobody else has, until it is answered."""
+"""Distributes tasks over the hosts of a Ray cluster. Each task has one GPU to itself until it is answered."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ from kernelderby.measure.cluster.messages import CodeVersion, Hello, TaskAnswere
 from kernelderby.measure.machine.probe import Machine
 
 TRIES = 3  # of a task
-START_SECONDS = 600.0  # of a task's deadline: the first compilation of its solutions
+START_SECONDS = 600.0  # added to a task's deadline for the first compilation of its solutions
 _HELLO_SECONDS = 600.0  # torch from a cold disk, and every library that a solution needs
 _LOOK_SECONDS = 5.0  # for hosts that have come
-_ALONE_SECONDS = 60.0  # without any host, until the run is given up
-_LATE_SECONDS = 30.0  # after a deadline that the host itself keeps
+_ALONE_SECONDS = 60.0  # without any host, then the run is given up
+_LATE_SECONDS = 30.0  # after the deadline, which the host itself enforces
 _ANSWER_SECONDS = 10.0  # of a cluster's first host to a connection
-_PAUSE_SECONDS = 60.0  # until a GPU that another program holds is asked for again
+_PAUSE_SECONDS = 60.0  # then a GPU that another program holds is tried again
 
-Kind = tuple[str, str]  # of rows: the GPU's name and the protocol that its host can time with
+Kind = tuple[str, str]  # as in rows: the GPU's name, and the protocol of its host
 
 
 @contextmanager
 def cluster(address: str) -> Iterator[None]:
-    """address: of a Ray cluster; "auto": the one that runs here or that $RAY_ADDRESS names, else one of this machine
-    alone, for as long as the command."""
+    """address: of a Ray cluster. "auto": the cluster that runs here or that $RAY_ADDRESS names; otherwise a cluster of
+    this machine alone, for the duration of the command."""
     if address == "auto":
-        address = os.environ.get("RAY_ADDRESS") or address  # which is not passed over where it does not answer
+        address = os.environ.get("RAY_ADDRESS") or address  # an error if it does not answer
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)}
     _expect_listener(address)
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
@@ -55,7 +55,7 @@ def cluster(address: str) -> Iterator[None]:
             if address != "auto":
                 raise
             ray.init(address="local", include_dashboard=False, **options)
-    except Exception as error:  # of many classes, a bare one where a raylet starts too slowly  # noqa: BLE001
+    except Exception as error:  # of many classes; a bare Exception if a raylet starts too slowly  # noqa: BLE001
         told = str(error).strip().partition("\n")[0]
         token = "" if "RAY_AUTH_MODE" in os.environ else ", or where it asks for a token: export RAY_AUTH_MODE=token"
         raise DerbyError(
@@ -64,11 +64,11 @@ def cluster(address: str) -> Iterator[None]:
     caught: list[BaseException] = []
     try:
         if threading.current_thread() is threading.main_thread():
-            for number, handler in before.items():  # Ray has put its own there, which abort
+            for number, handler in before.items():  # Ray's own handlers abort
                 if handler is not None:
                     signal.signal(number, _remembering(handler, caught))
         yield
-    except BaseException:  # what a handler raises while Ray waits comes out of Ray as something else
+    except BaseException:  # Ray replaces an exception that a handler raises during its wait
         if caught:
             raise caught[0] from None
         raise
@@ -77,7 +77,7 @@ def cluster(address: str) -> Iterator[None]:
 
 
 def _expect_listener(address: str) -> None:
-    """DerbyError where nothing listens at HOST:PORT: Ray itself tries for minutes."""
+    """DerbyError if nothing listens at HOST:PORT, since Ray itself would try for minutes."""
     host, _, port = address.rpartition(":")
     if "/" in address or not host or not port.isdigit():
         return
@@ -92,7 +92,7 @@ def _expect_listener(address: str) -> None:
 
 
 def _remembering(handler: Any, caught: list[BaseException]) -> Any:
-    """The handler, where it is one; what it raises is in `caught`, too."""
+    """The handler, if it is a function, so that its exception is also in `caught`."""
     if not callable(handler):
         return handler
 
@@ -108,7 +108,7 @@ def _remembering(handler: Any, caught: list[BaseException]) -> Any:
 
 @dataclass(eq=False, slots=True)
 class Task:
-    """What is asked of a host. seconds: its deadline. pairs: solutions that it measures."""
+    """A task for a host. seconds: its deadline. pairs: number of solutions that it measures."""
 
     asked: TaskAsked
     seconds: float
@@ -121,7 +121,7 @@ T = TypeVar("T", bound=Task)
 
 @dataclass(eq=False, slots=True)
 class _Held(Generic[T]):
-    """One GPU or core. waits: what Ray answers next. until: time.monotonic() when it has to have."""
+    """One GPU or core. waits: Ray's pending answer. until: its deadline in time.monotonic()."""
 
     node: str
     actor: Any
@@ -133,23 +133,23 @@ class _Held(Generic[T]):
 
 
 class Owner(Generic[T]):
-    """Whose tasks a pool works off."""
+    """The source of a pool's tasks."""
 
     def tasks(self, hello: Hello) -> Iterable[T]:
-        """Of a kind of host, asked once, with the greeting of its first one."""
+        """The tasks for a kind of host. Called once, with the greeting of the first host."""
         raise NotImplementedError
 
     def begun(self, machine: Machine, task: T) -> bool:
-        """Called before a task goes to a host. False: it is not to be done, and the pool forgets it."""
+        """Called before a task goes to a host. If it returns False, the pool drops the task."""
         return True
 
     def answered(self, machine: Machine, task: T, found: TaskAnswered) -> None:
-        """Called once a task at most."""
+        """Called at most once per task."""
         raise NotImplementedError
 
 
 class Pool(Generic[T]):
-    """kinds: hardware ids of the GPUs that take part, or "cpu" alone; all GPUs without any. told: a line worth saying.
+    """kinds: hardware ids of the GPUs that take part, or only "cpu"; empty for all GPUs. told: gets lines for the user.
     left: tasks that failed TRIES times or found no host."""
 
     def __init__(
@@ -160,20 +160,20 @@ class Pool(Generic[T]):
         owner: Owner[T],
         told: Callable[[str], None],
     ) -> None:
-        """solutions: names of those that tasks are of."""
+        """solutions: names of the solutions in tasks."""
         self.kinds, self._owner, self._told = kinds, owner, told
         self.device = "cpu" if [*kinds] == ["cpu"] else "cuda"
         self._data, self._held = ray.put(packed(catalog, solutions)), list[_Held[T]]()
         self._waiting: dict[Kind, deque[T]] = {}
-        self._broken: dict[str, int] = {}  # node -> hosts that failed in a row
-        self._away: list[tuple[str, float]] = []  # node, time.monotonic() until which one of its GPUs is not asked
+        self._broken: dict[str, int] = {}  # node -> number of hosts that failed in a row
+        self._away: list[tuple[str, float]] = []  # node; not tried until this time.monotonic()
         self._looked = 0.0
         self._said = set[str]()
         self.left: list[T] = []
 
     def greet(self) -> dict[Kind, tuple[Hello, int]]:
-        """A greeting of each kind, and how many hosts of it the cluster has, when each has answered or failed.
-        DerbyError for a kind that was asked for and is not there."""
+        """For each kind a greeting and the number of hosts, after all hosts have answered or failed. DerbyError if the
+        cluster lacks a requested kind."""
         self._look()
         while any(each.hello is None for each in self._held):
             self._step(start=False)
@@ -189,7 +189,7 @@ class Pool(Generic[T]):
         return found
 
     def run(self) -> None:
-        """Every task of every kind; those that fail TRIES times or find no host are left."""
+        """Runs every task of every kind. Tasks that fail TRIES times or find no host go to `left`."""
         alone_since: float | None = None
         while any(self._waiting.values()) or any(each.task for each in self._held):
             if time.monotonic() > self._looked + _LOOK_SECONDS:
@@ -211,7 +211,7 @@ class Pool(Generic[T]):
         self._waiting = {kind: deque() for kind in self._waiting}
 
     def again(self, machine: Machine, tasks: Sequence[T]) -> None:
-        """For another run()."""
+        """Prepares another run()."""
         self._waiting[kind_of(machine)].extend(tasks)
 
     def close(self) -> None:
@@ -229,7 +229,7 @@ class Pool(Generic[T]):
     # ------------------------------------------------------------------------------------------------ hosts
 
     def _look(self) -> None:
-        """A host on every GPU (core) of every node that has none yet."""
+        """Starts a host on every GPU (core) that has none yet."""
         self._looked = now = time.monotonic()
         self._away = [(node, until) for node, until in self._away if until > now]
         resource = "GPU" if self.device == "cuda" else "CPU"
@@ -258,7 +258,7 @@ class Pool(Generic[T]):
         self._held.append(_Held(node, actor, waits, time.monotonic() + _HELLO_SECONDS + _LATE_SECONDS))
 
     def _step(self, start: bool) -> None:
-        """Gives free hosts work and takes what comes within a moment."""
+        """Gives free hosts work, and takes the answers of the next moment."""
         for each in self._held if start else ():
             if each.hello is not None and each.task is None:
                 self._give(each)
@@ -273,7 +273,7 @@ class Pool(Generic[T]):
             self._lose(each, "it has not answered by its deadline")
 
     def _give(self, held: _Held[T]) -> None:
-        """The next task of its kind that is to be done, of the operator that it has loaded if there is one."""
+        """The next task of the host's kind, preferably of the operator that it has loaded."""
         assert held.hello is not None
         machine = held.hello.machine
         tasks = self._waiting[kind_of(machine)]
@@ -327,7 +327,7 @@ class Pool(Generic[T]):
                 self._waiting[kind] = deque(self._owner.tasks(hello))
 
     def _send_away(self, held: _Held[T], problem: str, seconds: float = inf) -> None:
-        """A host that takes no part, for so long."""
+        """Sends a host away that cannot take part, for this time."""
         line = f"host {held.node[:8]}: {problem}; left out"
         if line not in self._said:
             self._told(line)
@@ -336,7 +336,7 @@ class Pool(Generic[T]):
         self._end(held)
 
     def _lose(self, held: _Held[T], problem: str) -> None:
-        """The host is gone, or nobody knows what is left in it; its task is tried elsewhere."""
+        """Gives up a host that is gone or in an unknown state; its task is tried elsewhere."""
         task = held.task
         self._end(held)
         self._broken[held.node] = self._broken.get(held.node, 0) + 1

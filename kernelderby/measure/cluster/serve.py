@@ -1,6 +1,5 @@
-"""The process on a host that measures for a driver elsewhere: tasks come on stdin, answers go to stdout.
-
-It ends when stdin does, which is when the actor that started it is gone, however it went.
+"""The process on a host that measures for a remote driver: tasks come on stdin, answers go to stdout. It ends when
+stdin ends, which happens whenever the actor that started it is gone.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from kernelderby.rows.measurement import Measurement
 
 def main(root: Path, device: str) -> None:
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
-    os.dup2(2, 1)  # what a library prints is no answer
+    os.dup2(2, 1)  # output of libraries must not count as answers
     catalog = Catalog.open(root)
     machine = find_machine(root, device)
     if machine.gpu is not None:
@@ -52,7 +51,7 @@ def main(root: Path, device: str) -> None:
 
 
 def _held_by_others(machine: Machine, root: Path) -> str:
-    """Who has the GPU; nothing where nobody has."""
+    """Who holds the GPU; empty if nobody does."""
     try:
         with exclusive(machine, root):
             return ""
@@ -61,9 +60,10 @@ def _held_by_others(machine: Machine, root: Path) -> str:
 
 
 def _read(tasks: queue.Queue[TaskAsked]) -> None:
-    """Nobody waits for what is under way once stdin ends: its workers end with this process (fence/watcher.py)."""
+    """Reads tasks. At the end of stdin nobody waits for results, so the process ends at once, and its workers with it
+    (fence/watcher.py)."""
     decode = msgspec.json.Decoder(TaskAsked).decode
-    with os.fdopen(os.dup(0), "rb") as lines:  # not sys.stdin: Python waits for that one's lock when it ends
+    with os.fdopen(os.dup(0), "rb") as lines:  # not sys.stdin, whose lock Python waits for at its end
         for line in lines:
             tasks.put(decode(line))
     os._exit(0)
@@ -93,7 +93,7 @@ class _Collected(Observer):
 def _measure(
     catalog: Catalog, machine: Machine, first: TaskAsked, tasks: queue.Queue[TaskAsked], answers: IO[bytes]
 ) -> None:
-    """Task after task in one session: the processes of a definition's solutions stay."""
+    """Measures task after task in one session; the processes of a definition's solutions stay."""
     observer = _Collected()
 
     def jobs() -> Iterator[tuple[Job, dict[str, int]]]:
@@ -112,7 +112,7 @@ def _measure(
 def _tune(
     catalog: Catalog, machine: Machine, first: TaskAsked, tasks: queue.Queue[TaskAsked], answers: IO[bytes]
 ) -> None:
-    """Task after task with one worker, as long as they are of one solution."""
+    """Tunes task after task with one worker for each solution."""
     settings = msgspec.convert(first.settings, TuneSettings)
     try:
         with exclusive(machine, catalog.root), closing(Bench(catalog, machine, settings)) as bench:

@@ -22,7 +22,7 @@ from kernelderby.measure.tune.turns import TuneSettings
 from kernelderby.store.appended import append_line
 from kernelderby.store.counts import counted
 
-_CANDIDATES = 64  # that a task may have within its deadline, each with all its turns at the --timeout
+_CANDIDATES = 64  # number of candidates that fit a task's deadline if each takes the --timeout in all its turns
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
@@ -32,7 +32,7 @@ class TuneTask(Task):
 
 
 class Tuned(Struct, frozen=True):
-    """key: of the code and the settings that it was tuned with. tuned: None where no candidate ran."""
+    """key: of the code and settings of the run. tuned: None if no candidate ran."""
 
     key: str
     workload: str
@@ -41,9 +41,9 @@ class Tuned(Struct, frozen=True):
 
 
 class Unfinished:
-    """Workloads of one solution that a run on one kind of GPU has tuned and not ended: the same command goes on behind
-    them. A file beside the log, which goes once the table stands. found: workload -> what came back; of other code or
-    settings nothing."""
+    """The workloads of one solution that an unfinished run on one kind of GPU has tuned. The same command continues
+    after them. They are kept in a file beside the log, which is removed when the table is written. found: workload ->
+    its result; results of other code or settings are ignored."""
 
     def __init__(self, log: Path, solution: Solution, machine: Machine, settings: TuneSettings) -> None:
         self.path = log.with_name(f"{solution.name}.{machine.id}.{machine.protocol}.unfinished.jsonl")
@@ -68,8 +68,8 @@ class Unfinished:
 
 @dataclass
 class ClusterTune(Owner[TuneTask]):
-    """results: each with the kind of GPU whose table it is. note: told a line worth saying; report: one a workload.
-    left: workloads that no host has tuned."""
+    """results: each with the kind of GPU of its table. note: gets lines for the user. report: gets one line per
+    workload. left: workloads that no host has tuned."""
 
     catalog: Catalog
     settings: TuneSettings
@@ -125,7 +125,7 @@ class ClusterTune(Owner[TuneTask]):
         self.report(f"{task.solution.name} {workload_label(task.workload)} on {machine.name}")
 
     def _written(self) -> Iterable[tuple[Machine, Result]]:
-        """In the order of the workloads, whichever host was the first."""
+        """The results in the order of the workloads, not of the answers."""
         for (kind, name), result in self._found.items():
             solution, workloads = next(each for each in self.jobs if each[0].name == name)
             before = self._before[kind, name]

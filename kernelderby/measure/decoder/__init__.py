@@ -1,1 +1,2 @@
-"""A decoder of true layer sizes around the operators, for tokens per second with and without the winners."""
+"""A decoder with true layer sizes around the operators, which measures tokens per second with and without the
+winners."""

@@ -21,11 +21,10 @@ OFF = "without "
 
 @dataclass(frozen=True, slots=True)
 class DecoderCell:
-    """step_us: variant -> median time of a step. prediction: what the winners save of the libraries' measured step, by
-    the recorded times alone; None on a CPU.
-    difference: variant -> the largest difference of a logit to the libraries', over the largest logit. eager_us:
-    variant -> the same step launched by the host, without a graph. gains_us: operator -> how much longer the winners'
-    step takes with that operator left to the libraries."""
+    """step_us: variant -> median time of a step. prediction: the saving of the winners on the libraries' measured step,
+    predicted from recorded times; None on a CPU. difference: variant -> the largest difference of a logit to the
+    libraries', over the largest logit. eager_us: variant -> the time of the same step launched by the host, without a
+    graph. gains_us: operator -> how much longer the winners' step takes if the libraries compute that operator."""
 
     load: StepLoad
     step_us: dict[str, float]
@@ -36,11 +35,11 @@ class DecoderCell:
 
 
 class DoesNotFit(DerbyError):
-    """The device's memory is too small for that step."""
+    """The device's memory is too small for the step."""
 
 
 def place(device: str) -> tuple[torch.device, str]:
-    """The device, cuda or cpu, and its name. DerbyError where there is no GPU."""
+    """The device, cuda or cpu, and its name. DerbyError without a GPU."""
     if device == "cpu":
         return torch.device("cpu"), "CPU"
     if not torch.cuda.is_available():
@@ -51,8 +50,8 @@ def place(device: str) -> tuple[torch.device, str]:
 def bench(
     sizes: DecoderSizes, loads: list[StepLoad], device: torch.device, rounds: int = 5, compiles: bool = True
 ) -> list[DecoderCell]:
-    """On a GPU each step is a replayed CUDA graph; on a CPU it is called, and its times mean nothing.
-    DerbyError where the package is not installed; DoesNotFit."""
+    """On a GPU each step is a replayed CUDA graph. On a CPU it is called, and its times mean nothing. DerbyError if the
+    package is not installed; DoesNotFit."""
     winners = package()
     kind = LatentDecoder if isinstance(sizes, LatentSizes) else Decoder
     cells = []
@@ -96,7 +95,7 @@ def _cell(winners: Any, decoder: Decoder, rounds: int, compiles: bool) -> Decode
 
 
 def _medians(runs: dict[str, Callable[[], torch.Tensor]], device: torch.device, rounds: int) -> dict[str, float]:
-    """us of each, in turn A B B A."""
+    """The median us of each, in turn A B B A."""
     times: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(rounds):
         for name in (*runs, *reversed(runs)):
@@ -105,7 +104,7 @@ def _medians(runs: dict[str, Callable[[], torch.Tensor]], device: torch.device, 
 
 
 def _step(winners: Any, name: str, decoder: Decoder, off: str | None = None) -> Callable[[], torch.Tensor]:
-    """The step of that variant, called once. off: an operator that is left to the libraries."""
+    """The variant's step, after one call. off: an operator that the libraries compute."""
     kinds = {"winners": ("own", "library", "plain")}.get(name, ("library", "plain"))
     operators = of_package(winners, {each[0] for each in calls_of(decoder)})
     if name == "compile":
@@ -133,7 +132,7 @@ def _step(winners: Any, name: str, decoder: Decoder, off: str | None = None) -> 
 
 
 def _captured(run: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
-    """As a replayed CUDA graph."""
+    """The step as a replayed CUDA graph."""
     run()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
@@ -148,7 +147,7 @@ def _captured(run: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
 
 
 def _timed(run: Callable[[], torch.Tensor], device: torch.device) -> float:
-    """us of one step."""
+    """The us of one step."""
     if device.type != "cuda":
         start = time.perf_counter()
         run()

@@ -1,10 +1,11 @@
-"""A decoder of a model's true sizes in plain torch, whose operators are exchanged: for tokens per second, not for text.
+"""A decoder with a model's true sizes in plain torch, whose operators can be exchanged. It measures tokens per second
+and gives no text.
 
 Random weights, bfloat16. Linear layers, rotary embedding and the writes into the cache are torch's in every variant.
 
 DeepSeek-V3's layer: latent attention by absorbed projections, FP8 linear layers and experts with block scales. Decoding
-alone. What has no block of 128 (the latents' projection) and the absorbed products are torch's in bfloat16, in every
-variant; so is the router, whose groups are left out.
+only. Layers without blocks of 128 (the latents' projection), the absorbed products and the router (without groups) are
+torch's in bfloat16, in every variant.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ import torch.nn.functional as F
 
 ZIPF = 1.0  # the exponent of the experts' popularity
 GROUP = 128  # values that share a scale
-CODES = 16.0  # the codes' standard deviation: of e4m3's range to 448
+CODES = 16.0  # the codes' standard deviation; e4m3 reaches 448
 EPS = 1e-10  # of the quantization
-LATENT = 512  # what the operator's contract fixes
+LATENT = 512  # fixed by the operator's contract
 Operators = dict[str, Callable[..., Any]]  # operator -> function, in the definition's order
 
 
 @dataclass(frozen=True, slots=True)
 class DecoderSizes:
-    """experts: 0 for a dense model; intermediate: of an expert, or of the dense layer."""
+    """experts: 0 for a dense model. intermediate: size in an expert, or in the dense layer."""
 
     name: str
     layers: int
@@ -44,14 +45,14 @@ class DecoderSizes:
 
     @property
     def rotary_dim(self) -> int:
-        """Columns of a head that turn with the position."""
+        """Columns of a head that are rotated by the position."""
         return self.head_dim
 
 
 @dataclass(frozen=True, slots=True)
 class StepLoad:
-    """tokens: of the step; sequences: each takes tokens / sequences of them; context: tokens of each sequence that the
-    cache holds at the step's end."""
+    """tokens: tokens of the step. sequences: each has tokens / sequences of them. context: tokens of each sequence in
+    the cache at the step's end."""
 
     tokens: int
     sequences: int
@@ -143,7 +144,7 @@ class Decoder:
     # ------------------------------------------------------------------------------------------------------ weights
 
     def _caches(self, blocks: int) -> tuple[torch.Tensor, ...]:
-        """Of a layer: keys, values."""
+        """The keys and values of a layer."""
         shape = (blocks, self.block, self.sizes.kv_heads, self.sizes.head_dim)
         return self._filled(shape), self._filled(shape)
 
@@ -167,8 +168,8 @@ class Decoder:
         return layer
 
     def _routing(self) -> torch.Tensor:
-        """[tokens, experts] to be added to the logits: their top k then are draws of a Zipf distribution without
-        repetition (Gumbel's trick). A random router alone would be nearly uniform."""
+        """[tokens, experts], to be added to the logits. The top k of the sums are then draws without repetition from a
+        Zipf distribution (Gumbel's trick). A random router alone would be nearly uniform."""
         ranks = torch.randperm(self.sizes.experts, generator=self._random, device=self.device).float() + 1
         shape = (self.load.tokens, self.sizes.experts)
         noise = -torch.log(
@@ -177,7 +178,7 @@ class Decoder:
         return noise - ZIPF * ranks.log()
 
     def _weight(self, *shape: int) -> torch.Tensor:
-        """Such that a product has its input's size."""
+        """A weight with which a product has the size of its input."""
         made = torch.empty(shape, dtype=torch.bfloat16, device=self.device)
         return made.normal_(0, 1 / math.sqrt(shape[-1]), generator=self._random)
 
@@ -190,8 +191,8 @@ class Decoder:
 
 @dataclass(frozen=True, slots=True)
 class LatentSizes(DecoderSizes):
-    """head_dim: of the part of a query without position. experts: on this GPU; each gets as many pairs as where the
-    other GPUs' tokens come too. shared: intermediate size of the shared expert."""
+    """head_dim: of the part of a query without position. experts: on this GPU; each gets as many pairs as with the
+    tokens of all GPUs. shared: intermediate size of the shared expert."""
 
     query_rank: int = 1536
     latent: int = LATENT
@@ -273,7 +274,7 @@ class LatentDecoder(Decoder):
         return layer
 
     def _codes(self, shape: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor]:
-        """e4m3 codes and their scales of 128 x 128, such that a product has its input's size."""
+        """e4m3 codes and their scales of 128 x 128 blocks, with which a product has the size of its input."""
         codes = torch.empty(shape, dtype=torch.float8_e4m3fn, device=self.device)
         for part in codes if len(shape) == 3 else (codes,):
             drawn = torch.empty(part.shape, dtype=torch.bfloat16, device=self.device)
@@ -285,7 +286,7 @@ class LatentDecoder(Decoder):
 def plain_latent_attention(
     query: torch.Tensor, cache: torch.Tensor, table: torch.Tensor, lengths: torch.Tensor, longest: int, scale: float
 ) -> torch.Tensor:
-    """mla_paged_decode_attention of sequences of one length in torch, for a package that does not have it."""
+    """mla_paged_decode_attention of sequences of equal length in torch, for a package without it."""
     keys = cache[table.long()].flatten(1, 2)[:, :longest]
     weights = (query @ keys.transpose(1, 2)).float().mul(scale).softmax(-1).to(query.dtype)
     return weights @ keys[..., :LATENT]

@@ -1,8 +1,9 @@
-"""The time of a step that the winners save beside the libraries, predicted from a package's recorded times, and the
-error of the prediction.
+"""Predicts from a package's recorded times how much time the winners save in a step compared with the libraries, and
+the error of the prediction.
 
-The doubt of a call is what the same rule missed on the operator's own rows: each row is left out in turn, with all that
-are nearer than the call's nearest one is to the call, and predicted from the others. SHARE of the misses are smaller.
+The doubt of a call comes from the errors of the same rule on the operator's own rows. Each row is left out in turn,
+together with all rows nearer to it than the call's nearest row is to the call, and predicted from the others. SHARE of
+these errors are smaller than the doubt.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ import torch
 
 from kernelderby.measure.decoder.variants import INSTEAD, served_name
 
-NEAR = 4.0  # octaves, all sizes together: further off nothing saved is the better guess (benchmarks/predictions.py)
-RIDGE = 0.03  # on the slopes, since many axes have few shapes
+NEAR = 4.0  # octaves, all sizes together: beyond it, no saving is the better guess (benchmarks/predictions.py)
+RIDGE = 0.03  # penalty of the slopes, since many axes have few shapes
 SHARE = 0.9
-LEAST = 5  # misses that tell an operator's doubt; below, those of all operators do
+LEAST = 5  # errors that give an operator its own doubt; with fewer, the errors of all operators count
 
 
 @dataclass(frozen=True, slots=True)
 class TimedPoint:
-    """octaves: log2 of the sizes. us: of the fastest library and of the fastest solution."""
+    """octaves: log2 of the sizes. us: times of the fastest library and of the fastest solution."""
 
     octaves: torch.Tensor
     library: float
@@ -33,8 +34,8 @@ class TimedPoint:
 
 @dataclass(frozen=True, slots=True)
 class OperatorPrediction:
-    """Of an operator's calls in a step. away: octaves from the furthest call to its nearest row. library_us: of the
-    libraries; saved_us: by the winners, give or take doubt_us."""
+    """The prediction for an operator's calls in a step. away: octaves from the furthest call to its nearest row.
+    library_us: the libraries' time. saved_us: the winners' saving, plus or minus doubt_us."""
 
     name: str
     away: float
@@ -45,7 +46,7 @@ class OperatorPrediction:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """unknown: operators without a row of a library, which count as nothing saved, and have no doubt."""
+    """unknown: operators without a library's row; they count as no saving without doubt."""
 
     saved_us: float
     doubt_us: float
@@ -54,9 +55,10 @@ class Prediction:
 
 
 def predicted(winners: Any, calls: Iterable[tuple[str, dict[str, int], int]], step_us: float) -> Prediction:
-    """winners: the package. calls: of calls_of(). step_us: the libraries' step. All calls together take no longer:
-    where the rows say more, the calls that were measured stay, and the others share what is left. Doubts of one
-    operator's calls add up, as one model of its rows is behind them; those of operators add by squares."""
+    """winners: the package. calls: the result of calls_of(). step_us: the libraries' step. All calls together take at
+    most this time: if the rows give more, measured calls keep their time, and the others share the rest. Doubts of one
+    operator's calls add up, since one model of its rows gives them all. Doubts of different operators add by
+    squares."""
     rows = Rows(winners)
     unknown = []
     timed: list[tuple[str, int, float, float, float]] = []
@@ -86,9 +88,9 @@ def predicted(winners: Any, calls: Iterable[tuple[str, dict[str, int], int]], st
 
 
 def estimate(points: Sequence[TimedPoint], call: torch.Tensor) -> tuple[float, float, float]:
-    """(us of the fastest library, us saved by the fastest solution, octaves to the nearest point): the measured times,
-    else a linear fit of their logarithms over those of the sizes, in which a point counts a quarter an octave further
-    off, and no time grows faster than a size or falls with it."""
+    """(us of the fastest library, us saved by the fastest solution, octaves to the nearest point). The measured times,
+    otherwise a linear fit of log times over log sizes. A point counts a quarter for each octave of distance. No time
+    grows faster than a size, or falls with it."""
     offsets = torch.stack([each.octaves for each in points]) - call
     away = offsets.abs().sum(1)
     nearest = float(away.min())
@@ -108,7 +110,7 @@ def estimate(points: Sequence[TimedPoint], call: torch.Tensor) -> tuple[float, f
 
 
 class Rows:
-    """The points of a package's operators at which a library was timed, and how well they predict each other."""
+    """The points of a package's operators with a library's time, and the errors with which they predict each other."""
 
     def __init__(self, winners: Any) -> None:
         self.winners = winners
@@ -120,7 +122,8 @@ class Rows:
         return found
 
     def of(self, name: str) -> list[TimedPoint]:
-        """An operator with a bfloat16 output has the points of its float32 one, too: both do the same work."""
+        """The points of an operator. One with a bfloat16 output also has the points of its float32 form, since both do
+        the same work."""
         if name not in self._points:
             names = dict.fromkeys((served_name(self.winners, name), INSTEAD.get(name, name)))
             operators = [self.winners.OPERATORS[each] for each in names if each in self.winners.OPERATORS]
@@ -128,7 +131,7 @@ class Rows:
         return self._points[name]
 
     def doubt(self, name: str, away: float) -> float:
-        """Of the saving so far from the nearest point, as a share of the library's predicted time."""
+        """The doubt of a saving at this distance from the nearest point, as a share of the library's predicted time."""
         step = round(2 * away) / 2
         misses = self._missed(name, step)
         if len(misses) < LEAST:
@@ -155,7 +158,8 @@ class Rows:
 
 
 def _points(operator: Any) -> list[TimedPoint]:
-    """In the form that the decoder calls: in place where there is one, with what that costs the others."""
+    """The points for the form that the decoder calls: in place if there is such a form, with the copies that it costs
+    other solutions."""
     recorded = getattr(operator, "points", {}).get(bool(getattr(operator, "in_place", {})), operator.about["points"])
     found = []
     for sizes, times in recorded:

@@ -14,12 +14,12 @@ from kernelderby.errors import DerbyError
 from kernelderby.measure.decoder.layers import GROUP, Decoder, LatentDecoder, Operators, plain_latent_attention
 
 PACKAGE = "kernelderby_winners"
-PLAIN: Operators = {"mla_paged_decode_attention": plain_latent_attention}  # where the package has none, in all variants
+PLAIN: Operators = {"mla_paged_decode_attention": plain_latent_attention}  # if the package has none, in all variants
 INSTEAD = {"fused_moe_bf16": "fused_moe", "block_scaled_mm_bf16": "block_scaled_mm"}  # and a cast
 
 
 def package() -> Any:
-    """The installed package. DerbyError where there is none."""
+    """The installed package. DerbyError without one."""
     try:
         return importlib.import_module(PACKAGE)
     except ImportError as error:
@@ -29,8 +29,8 @@ def package() -> Any:
 
 
 def of_package(winners: Any, names: Iterable[str]) -> Operators:
-    """Its operators of these names; the residual is updated in place, as servers do. An operator with a bfloat16 output
-    that the package lacks is the float32 one and a cast."""
+    """The package's operators of these names. The residual is updated in place, as in servers. If the package lacks an
+    operator with a bfloat16 output, the float32 one and a cast replace it."""
 
     def add(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float) -> tuple[torch.Tensor, ...]:
         winners.fused_add_rms_norm_(x, residual, weight, eps)
@@ -51,12 +51,12 @@ def of_package(winners: Any, names: Iterable[str]) -> Operators:
 
 
 def served_name(winners: Any, name: str) -> str:
-    """The operator of the package that serves as that one."""
+    """The package's operator that serves for this one."""
     return name if hasattr(winners, name) else INSTEAD.get(name, name)
 
 
 def plain(sizes_of: Decoder) -> Operators:
-    """torch alone, for torch.compile: what a fusing compiler sees through."""
+    """Operators of torch only, through which a fusing compiler (torch.compile) can see."""
     top_k = sizes_of.sizes.top_k
 
     def norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
@@ -78,7 +78,7 @@ def plain(sizes_of: Decoder) -> Operators:
 
 
 def calls_of(decoder: Decoder) -> list[tuple[str, dict[str, int], int]]:
-    """(operator, axes, calls) of a step, of those that a package replaces."""
+    """(operator, axes, calls) of a step, for the operators that a package replaces."""
     if isinstance(decoder, LatentDecoder):
         return _latent_calls(decoder)
     sizes, load = decoder.sizes, decoder.load

@@ -1,8 +1,8 @@
-"""Caches of compiled code: a folder for each solution and run, into which nobody else writes.
+"""Caches of compiled code: a folder for each solution and run, into which only that solution writes.
 
-A run begins with a copy of what the first run kept in which the solution passed, and that never changes again. So
-compiled code need not be made twice, and a solution that crashed finds nothing of what it had written: it cannot count
-how often it was tried, nor choose its best run.
+A run begins with a copy of the folder from the first run in which the solution passed; that copy never changes again.
+So code is not compiled twice. A solution that crashed finds none of its files: it cannot count its tries or choose its
+best run.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from kernelderby.errors import DerbyError
 from kernelderby.measure.fence.folders import remove_tree
 from kernelderby.store.files import reason
 
-_MOST_BYTES, _MOST_FOLDERS = 4 << 30, 100_000  # of what a run begins with
-_LEAST_BYTES = 1 << 20  # of room for it
+_MOST_BYTES, _MOST_FOLDERS = 4 << 30, 100_000  # of the copy with which a run begins
+_LEAST_BYTES = 1 << 20  # of free disk space for it
 _OF_A_NAME = 4096  # bytes that the smallest file takes
 
 _lock = threading.Lock()
@@ -30,8 +30,8 @@ _claimed: dict[tuple[int, Path, str], tuple[Path, int]] = {}  # process, base, h
 
 
 def of_run(base: Path, solution_hash: str) -> Path:
-    """The folder of a solution in this run of this process. A second run at the same time has another one. DerbyError
-    where none can be made."""
+    """The folder of a solution in this run of this process. A simultaneous second run has another one. DerbyError if
+    none can be made."""
     key = os.getpid(), base, solution_hash
     with _lock:
         if key not in _claimed:
@@ -44,8 +44,8 @@ def of_run(base: Path, solution_hash: str) -> Path:
 
 
 def end_run(passed: Collection[str]) -> None:
-    """Once the workers have ended. passed: the hashes of solutions that did; what they compiled is kept if nothing is
-    yet."""
+    """Called after the workers have ended. passed: the hashes of solutions that passed; their compiled code is kept,
+    unless some is kept already."""
     for key in [key for key in _claimed if key[0] == os.getpid()]:
         folder, lock = _claimed.pop(key)
         kept = _kept(key[1], key[2])
@@ -57,7 +57,7 @@ def end_run(passed: Collection[str]) -> None:
 
 
 def _can_be_copied(folder: Path) -> bool:
-    """Holes in files and second names of a file take no room until somebody copies them."""
+    """Whether the folder can be copied: holes in files and second names of a file take space only in the copy."""
     nbytes, folders = 0, [str(folder)]
     for _ in range(_MOST_FOLDERS):
         if not folders:
@@ -93,11 +93,11 @@ def _claim(place: Path, kept: Path) -> tuple[Path, int]:
         try:
             if kept.is_dir():
                 shutil.copytree(kept, folder, symlinks=True)
-        except (OSError, RecursionError):  # what cannot be copied is nothing that a compiler made
+        except (OSError, RecursionError):  # a compiler's files can always be copied
             remove_tree(kept)
             remove_tree(folder)
         folder.mkdir(exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder) as probe:  # a full disk is no fault of the solution that compiles there
+        with tempfile.TemporaryFile(dir=folder) as probe:  # a full disk is not the solution's fault
             probe.write(bytes(_LEAST_BYTES))
         return folder, lock
     raise AssertionError

@@ -1,4 +1,4 @@
-"""All fences at once, for this process and all that it starts from here on."""
+"""All fences at once, for this process and everything that it starts from now on."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from kernelderby.measure.fence import folders, landlock, powers, seccomp
 
 
 def confine(writable: Collection[str], guarded: Collection[int] = (), channel: int = -1) -> None:
-    """writable: the only places that may be written to; without any, no landlock and no loss of powers. guarded:
-    processes that get no signals. channel: to the watcher that says who may get some, -1 for none; closed then. What
-    the kernel lacks is left out: derby doctor says so."""
+    """writable: the only writable places; if empty, no landlock, and the process keeps its powers. guarded: processes
+    that get no signals. channel: to the watcher, which decides who may get signals; -1 for none. It is closed here.
+    Fences that the kernel lacks are left out; derby doctor lists them."""
     if writable:
         powers.give_up()
     if channel >= 0:

@@ -1,7 +1,7 @@
 """The fence around a command that runs definitions in its own process: `derby check`, `bench` and `gate` judge there.
 
-Its workers inherit it, and have their own on top. It is put on before a second thread begins: a thread keeps what it
-has.
+Its workers inherit it and add their own. It must be put on before a second thread begins, because a fence does not
+reach existing threads.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ def enclose(
     has_tool: bool = False,
     on_gpu: bool = False,
 ) -> None:
-    """What the kernel lacks is left out: derby doctor says so. writable: what the command writes. readable: what it
-    needs of the user's home. locks: the folder where it makes lock files. scratch: for temporary files. has_tool: it
-    starts a profiler or a sanitizer, which needs sockets, powers and files of its own beside the locks. on_gpu: it and
-    its workers use one (procfs.py); no fence then where the machine's part of /proc cannot be closed."""
+    """Fences that the kernel lacks are left out; derby doctor lists them. writable: places that the command writes.
+    readable: parts of the user's home that it needs. locks: the folder of its lock files. scratch: for temporary files.
+    has_tool: the command starts a profiler or a sanitizer, which needs sockets, powers, and its own files beside the
+    locks. on_gpu: the command and its workers use a GPU (procfs.py); then there is no fence if the machine's part of
+    /proc cannot be closed."""
     _make_devices()
     if on_gpu and not procfs.close_machine():
         return
@@ -46,8 +47,8 @@ def enclose(
 
 
 def _make_devices() -> None:
-    """CUDA makes devices when it is used first on a machine, by itself or by a program with the setuid bit; behind the
-    fence neither can. So a process outside of it uses CUDA once."""
+    """At its first use on a machine CUDA creates devices, by itself or by a program with the setuid bit. Neither works
+    behind the fence, so a process outside uses CUDA once."""
     if Path("/proc/driver/nvidia/version").exists():
         with suppress(OSError, subprocess.TimeoutExpired):
             subprocess.run([sys.executable, "-I", "-S", "-c", _FIRST_USE], capture_output=True, timeout=60, check=False)
@@ -61,8 +62,8 @@ def _homes() -> set[Path]:
 
 
 def _outside_of_homes() -> Iterator[Path]:
-    """Everything but what is hidden in the user's home: keys, tokens, histories and settings of other programs lie
-    there. Landlock allows whole folders, so those above a home are taken apart."""
+    """All places except the hidden ones in the user's home, which hold keys, tokens, histories and settings of other
+    programs. Landlock allows whole folders, so folders above a home are replaced by their entries."""
     homes = _homes()
     apart = {folder for home in homes for folder in (home, *home.parents)}
     for folder in apart:
@@ -74,7 +75,7 @@ def _outside_of_homes() -> Iterator[Path]:
 
 
 def _libraries() -> Iterator[Path]:
-    """Python's own, its packages', compilers' and CUDA's, wherever in the home they lie."""
+    """The libraries of Python, its packages, compilers and CUDA, wherever they are in the home."""
     base = site.getuserbase()
     places = [sys.prefix, sys.base_prefix, sys.exec_prefix, *sys.path]
     places += [f"{base}/{part}" for part in ("bin", "lib", "include")]

@@ -1,4 +1,4 @@
-"""Environment, caches, devices and disk space of a worker's process, and where it may write."""
+"""Environment, caches, devices and disk space of a worker's process, and the places that it may write."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-# What libraries read to find compilers, GPUs and their own files. Everything else of the user's environment stays here.
+# Variables by which libraries find compilers, GPUs and their own files. A worker gets no other variable of the user's
+# environment.
 _NAMES = {
     "PATH",
     "HOME",
@@ -77,7 +78,7 @@ def allowed_environment(environment: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-# What says to a library where it keeps what it compiled, and the folder's name beneath the solution's own.
+# Variables that name a library's cache -> the folder's name inside the solution's folder.
 _CACHES = {
     "XDG_CACHE_HOME": "cache",
     "TRITON_CACHE_DIR": "triton",
@@ -88,12 +89,11 @@ _CACHES = {
     "CUDA_CACHE_PATH": "cuda",
     "FLASHINFER_WORKSPACE_BASE": "flashinfer",
 }
-PLACES = frozenset({*_CACHES, "HOME", "TMPDIR"})  # what differs in the environments of two workers
+PLACES = frozenset({*_CACHES, "HOME", "TMPDIR"})  # variables that differ between two workers
 
 
 def own_caches(folder: Path) -> dict[str, str]:
-    """The environment that keeps a solution's caches, and its home, in its own folder. The user's packages are found
-    where they are."""
+    """An environment with a solution's caches and home in its own folder. The user's packages stay where they are."""
     home = folder / "home"
     home.mkdir(parents=True, exist_ok=True)
     found = {name: str(folder / part) for name, part in _CACHES.items()}
@@ -101,7 +101,7 @@ def own_caches(folder: Path) -> dict[str, str]:
 
 
 def caches_of_judge(folder: Path) -> dict[str, str]:
-    """Where libraries keep what they compile for a definition."""
+    """The environment with the caches of libraries that compile code for a definition."""
     return {name: str(folder / part) for name, part in _CACHES.items() if name != "XDG_CACHE_HOME"}
 
 
@@ -109,15 +109,15 @@ def user_base() -> dict[str, str]:
     return {"PYTHONUSERBASE": site.getuserbase()}
 
 
-# What swallows, gives zeros or random numbers, holds shared memory, or is a GPU. All others belong to the machine or to
-# its users: terminals on which somebody reads what a run says, disks, consoles, watchdogs that restart it.
+# Devices that discard data, give zeros or random numbers, hold shared memory, or are GPUs. All others belong to the
+# machine or its users: terminals with a run's output, disks, consoles, watchdogs that restart the machine.
 _DEVICES = ("null", "zero", "full", "random", "urandom", "shm")
 _OF_GPUS = ("nvidia", "nvhost", "nvmap", "dri", "dxg", "gdrdrv", "infiniband")
 
 
 def writable(own: Path, scratch: Path) -> list[Path]:
-    """The only places that a solution's worker may write to: its caches, its temporary files, shared memory, GPUs and
-    devices that are nothing to anybody, and its part of /proc."""
+    """The only places that a solution's worker may write: its caches, its temporary files, shared memory, GPUs,
+    harmless devices, and its part of /proc."""
     devices = [
         path
         for path in Path("/dev").iterdir()
@@ -127,26 +127,26 @@ def writable(own: Path, scratch: Path) -> list[Path]:
 
 
 def readable() -> list[Path]:
-    """Beneath these a solution's worker may read files: everywhere but in /dev, of which it may read what it may write.
-    Whoever reads a terminal takes what is typed there and can change its settings; some devices do something when they
-    are opened."""
+    """A solution's worker may read files beneath these: everywhere except in /dev, where it may read only what it may
+    write. Reading a terminal would take its input and allow changing its settings, and opening some devices has
+    effects."""
     return [Path("/", name) for name in os.listdir("/") if name != "dev"]
 
 
 def remove_tree(folder: Path) -> None:
-    """However deep a solution has nested it: shutil.rmtree calls itself for each level."""
+    """Removes a tree of any depth. shutil.rmtree calls itself for each level."""
     with contextlib.suppress(RecursionError):
         shutil.rmtree(folder, ignore_errors=True)
     if os.path.lexists(folder):
         subprocess.run(["rm", "-rf", "--", str(folder)], stderr=subprocess.DEVNULL, check=False)
 
 
-LEAST_ROOM = 1 << 30  # bytes that stay free where workers write, so that rows and rivals find a place
+LEAST_ROOM = 1 << 30  # bytes that stay free where workers write, so that rows and rivals have space
 _SHARED_MEMORY = Path("/dev/shm")
 
 
 def room(folder: Path) -> dict[Path, int]:
-    """Free bytes where a worker may write: on the disk of this folder, and in shared memory."""
+    """Free bytes in the places that a worker may write: on the disk of this folder, and in shared memory."""
     found = {}
     for place in (folder, _SHARED_MEMORY):
         try:
@@ -157,7 +157,7 @@ def room(folder: Path) -> dict[Path, int]:
 
 
 def filled(before: Mapping[Path, int], now: Mapping[Path, int]) -> Path | None:
-    """The place of which nearly nothing is left, and that had more by as much."""
+    """The place that is nearly full and had enough space before."""
     for place, free in now.items():
         if free < LEAST_ROOM and before.get(place, 0) - free > LEAST_ROOM:
             return place

@@ -1,5 +1,5 @@
-"""Landlock: from now on this process, and all that it starts, may write only beneath a few folders, signal nobody
-else and, where that is asked for, read some places only.
+"""Landlock: from now on this process, and everything that it starts, may write only beneath a few folders, may signal
+nobody else, and on request may read only some places.
 
 Linux 5.13 and newer, x86-64 and aarch64 alike (<linux/landlock.h>, landlock(7))."""
 
@@ -11,7 +11,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # the same on every architecture
-_VERSION = 1  # flag of create_ruleset: which version of the interface the kernel has
+_VERSION = 1  # flag of create_ruleset: asks for the kernel's version of the interface
 _PATH_BENEATH = 1
 _PR_SET_NO_NEW_PRIVS = 38
 _O_PATH = getattr(os, "O_PATH", 0)
@@ -36,7 +36,7 @@ class _Beneath(ctypes.Structure):
 
 
 def version() -> int:
-    """Of the kernel's interface; 0 where there is none."""
+    """The version of the kernel's interface; 0 without landlock."""
     try:
         return max(0, _call(_CREATE_RULESET, None, 0, _VERSION))
     except (OSError, AttributeError):
@@ -49,9 +49,9 @@ def writes_only_beneath(
     empty: Collection[Path] = (),
     existing: Collection[Path] = (),
 ) -> bool:
-    """False where the kernel cannot; the process is then as free as before. Folders that do not exist are left out.
-    readable: beneath what files may be read besides; None: all of them. Names of files stay visible. empty: where empty
-    files may be made (locks). existing: beneath what files that are there may be written to."""
+    """False if the kernel cannot do it; the process is then as free as before. Missing folders are left out. readable:
+    further folders whose files may be read; None means all. Names of files stay visible. empty: folders in which empty
+    files may be made (locks). existing: folders whose existing files may be written."""
     has = version()
     if not has:
         return False

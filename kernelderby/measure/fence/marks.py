@@ -1,7 +1,7 @@
-"""A mark that a process and all that it starts carry for life: an upper limit on real-time CPU time that nobody meets
-(RLIMIT_RTTIME, centuries in microseconds). A process without privileges lowers such a limit, never raises it, and a
-worker's filter refuses even that. So whoever left its parent, its group, its session or its environment still shows
-which worker started it. Needs no privilege (setrlimit(2), prlimit(2); Linux)."""
+"""A mark that a process and everything that it starts carry for life: an upper limit on real-time CPU time that nobody
+reaches (RLIMIT_RTTIME, centuries in microseconds). A process without privileges can only lower such a limit, and a
+worker's filter refuses even that. So a process that left its parent, group, session or environment still shows which
+worker started it. Needs no privilege (setrlimit(2), prlimit(2); Linux)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 
-RUN_BITS = 16  # below a run's own number: one for each of its workers
+RUN_BITS = 16  # numbers below a run's own number, one for each of its workers
 _LEAST = 1 << 55  # microseconds: over a thousand years
 _LINE = b"Max realtime timeout"
 
@@ -24,12 +24,12 @@ def new_run() -> int:
 
 
 def last_of(run: int) -> int:
-    """The mark of the run's own process: a process lowers its limit, so it is the highest."""
+    """The mark of the run's own process. It is the highest, since processes can only lower their limit."""
     return run + (1 << RUN_BITS) - 1
 
 
 def mark(number: int, pid: int = 0) -> bool:
-    """False where the kernel cannot, the process has ended, or it has a lower limit already."""
+    """Marks a process. False if the kernel cannot do it, the process has ended, or its limit is lower already."""
     try:
         resource.prlimit(pid, resource.RLIMIT_RTTIME, (number, number))
     except (OSError, ValueError, AttributeError):
@@ -38,12 +38,12 @@ def mark(number: int, pid: int = 0) -> bool:
 
 
 def marked(number: int, words: list[str]) -> list[str]:
-    """The command line that marks itself, and then is that command: before it can start anybody."""
+    """A command line that marks itself and then becomes the command, before it can start any process."""
     return [sys.executable, "-I", "-S", __file__, str(number), *words]
 
 
 def of(pid: int) -> int:
-    """The mark of a process or a thread; 0 without one."""
+    """The mark of a process or thread; 0 without one."""
     try:
         with open(f"/proc/{pid}/limits", "rb") as file:
             for line in file:
@@ -56,7 +56,8 @@ def of(pid: int) -> int:
 
 
 def carrying(number: int) -> list[int]:
-    """Process ids of all that carry that mark and live, except this process. The number of a run: any mark of it."""
+    """Ids of all living processes with that mark, except this process. The number of a run stands for all of its
+    marks."""
     bits = 0 if number % (1 << RUN_BITS) else RUN_BITS
     return [
         pid for pid in _processes() if pid != os.getpid() and of(pid) >> bits == number >> bits and not is_dead(pid)
@@ -64,8 +65,8 @@ def carrying(number: int) -> list[int]:
 
 
 def end(number: int, passes: int = 200) -> bool:
-    """Kills all that carry that mark, or any of that run. First they stand still, so that none starts another
-    meanwhile. Whether nobody is left."""
+    """Kills all processes with that mark, or with any mark of that run. It stops them first, so that none can start
+    another. Returns whether nobody is left."""
     for _ in range(passes):
         stopped: set[int] = set()
         while new := set(carrying(number)) - stopped:
@@ -92,7 +93,7 @@ def _processes() -> Iterator[int]:
 
 
 def is_dead(pid: int) -> bool:
-    """Gone, or a zombie, or a thread of one."""
+    """Whether the process is gone, a zombie, or a thread of a zombie."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return file.read().rpartition(b")")[2].split()[0] in (b"Z", b"X")

@@ -1,8 +1,8 @@
-"""Who may be signalled, asked at each call: the kernel stops the caller and tells a process outside of the fence, which
-looks at the ids and answers (SECCOMP_RET_USER_NOTIF, seccomp_unotify(2), Linux 5.5 and newer).
+"""Decides at each call who may be signalled: the kernel stops the caller and notifies a process outside the fence,
+which looks at the ids and answers (SECCOMP_RET_USER_NOTIF, seccomp_unotify(2), Linux 5.5 and newer).
 
-A filter alone compares numbers, and the ids of threads that start later are no numbers that it knows; landlock knows
-whom a process may signal from version 6 on, and nothing of processors and priorities.
+A filter alone compares numbers, and it cannot know the ids of threads that start later. Landlock restricts signals from
+version 6 on, but not processors and priorities.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _RECEIVE, _SEND = 0xC0502100, 0xC0182101  # SECCOMP_IOCTL_NOTIF_*
 _NOTICE = struct.Struct("=QIIiIQ6Q")  # struct seccomp_notif: id, pid, flags, number, architecture, address, arguments
 _ANSWER = struct.Struct("=QqiI")
 _CONTINUE = 1
-_KILL = {62, 129}  # on x86-64 and aarch64, and no other call that is asked for: below 0 stands a group
+_KILL = {62, 129}  # on x86-64 and aarch64; among the watched calls only this one takes a group, as a negative number
 
 
 def handed_in(channel: int, descriptor: int) -> bool:
-    """A filter's descriptor reaches the watcher at the other end of the channel, and it has said so."""
+    """Sends a filter's descriptor to the watcher, and waits for its confirmation."""
     try:
         asked, answered = socket.socketpair()
         with asked, answered, socket.socket(fileno=os.dup(channel)) as watcher:
@@ -38,7 +38,7 @@ def handed_in(channel: int, descriptor: int) -> bool:
 
 
 def received(channel: socket.socket) -> int | None:
-    """The watcher's end: a filter's descriptor, -1 for something else; None when nobody is left to hand one in."""
+    """The watcher's side: receives a filter's descriptor; -1 for anything else; None if no sender is left."""
     data, found, _, _ = socket.recv_fds(channel, 1, 2, socket.MSG_CMSG_CLOEXEC)
     if len(found) == 2:
         with suppress(OSError), socket.socket(fileno=found[1]) as answered:
@@ -50,12 +50,12 @@ def received(channel: socket.socket) -> int | None:
 
 
 def answer(descriptor: int) -> bool:
-    """One question. False when nobody is left to ask."""
+    """Answers one question. False if nobody is left to ask."""
     notice = bytearray(_NOTICE.size)
     try:
         fcntl.ioctl(descriptor, _RECEIVE, notice)
     except OSError as error:
-        return error.errno in (errno.EINTR, errno.ENOENT)  # the caller was killed before it was heard
+        return error.errno in (errno.EINTR, errno.ENOENT)  # the caller was killed before its question was read
     number, caller, _, call, _, _, *arguments = _NOTICE.unpack(notice)
     target = ctypes.c_int(arguments[0] & 0xFFFFFFFF).value
     is_own = _is_own(caller, target, is_group=target < 0 and call in _KILL)
@@ -66,7 +66,7 @@ def answer(descriptor: int) -> bool:
 
 
 def _is_own(caller: int, target: int, is_group: bool) -> bool:
-    """Whether both are of one worker. An id that nobody has is let through: the kernel says so."""
+    """Whether both belong to one worker. An id without a process passes, since the kernel reports that error."""
     own = marks.of(caller)
     if not own or target == -1:
         return False

@@ -1,12 +1,12 @@
-"""Root's powers beyond its own files: given up by a worker, so that it cannot set a GPU's clocks, power or mode (the
-driver asks for CAP_SYS_ADMIN), signal other users' processes or raise its limits (<linux/capability.h>)."""
+"""Drops root's powers beyond its own files in a worker, so that it cannot set a GPU's clocks, power or mode (the driver
+asks for CAP_SYS_ADMIN), signal other users' processes or raise its limits (<linux/capability.h>)."""
 
 from __future__ import annotations
 
 import ctypes
 import os
 
-# Reading and writing files of other users (landlock says where), and locked memory, which drivers pin.
+# Kept: reading and writing files of other users (landlock restricts the places), and locked memory, which drivers pin.
 _KEPT = {"CHOWN": 0, "DAC_OVERRIDE": 1, "DAC_READ_SEARCH": 2, "FOWNER": 3, "FSETID": 4, "IPC_LOCK": 14}
 _PR_CAPBSET_DROP, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 24, 47, 4
 _LAST = 63
@@ -22,13 +22,14 @@ class _Half(ctypes.Structure):
 
 
 def give_up() -> bool:
-    """For this process and all that it starts. Nothing to give up where it is no root's. False where it fails."""
+    """For this process and everything that it starts. Processes of other users than root have nothing to give up. False
+    if it fails."""
     if os.geteuid() != 0:
         return True
     try:
         libc = ctypes.CDLL(None, use_errno=True)
         for number in set(range(_LAST + 1)) - set(_KEPT.values()):
-            libc.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0)  # fails for numbers that this kernel does not know
+            libc.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0)  # fails for numbers unknown to this kernel
         libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
         header, halves = _Header(_VERSION, 0), (_Half * 2)()
         if libc.capget(ctypes.byref(header), halves):

@@ -16,20 +16,22 @@ _PR_SET_CHILD_SUBREAPER = 36  # <linux/prctl.h>
 
 
 def memory_limit() -> int:
-    """Bytes of the machine's memory, or of the container's, that a worker and all that it started may hold."""
+    """Bytes of the memory of the machine, or of the container, that a worker and everything that it started may
+    hold."""
     return int(0.8 * allowed.memory_bytes())
 
 
 def fitting(most: int) -> int:
-    """So many processes or threads, but no more than half of what the container may have: the run needs some, too."""
+    """This number of processes or threads, but at most half of what the container may have, since the run needs some
+    too."""
     return int(min(most, allowed.processes() / 2))
 
 
-_HELD = (b"VmRSS:", b"VmPTE:", b"HugetlbPages:")  # proc_pid_status(5), in kB; tables of pages that are all zeros, too
+_HELD = (b"VmRSS:", b"VmPTE:", b"HugetlbPages:")  # proc_pid_status(5), in kB; includes page tables of zero pages
 
 
 def held(pids: Collection[int]) -> int:
-    """Bytes of memory that these processes hold; what they share counts for each."""
+    """Bytes of memory that these processes hold; shared memory counts for each."""
     found = 0
     for pid in pids:
         with contextlib.suppress(OSError, ValueError, IndexError):
@@ -39,7 +41,7 @@ def held(pids: Collection[int]) -> int:
 
 
 _PIPE_BYTES = 1 << 16  # a pipe's usual size, which a worker cannot raise
-_SOCKET_BYTES = 2 * 212_992  # net.core.wmem_default, and the other side's
+_SOCKET_BYTES = 2 * 212_992  # net.core.wmem_default, for both sides
 
 
 def threads(pids: Collection[int]) -> int:
@@ -53,8 +55,8 @@ def threads(pids: Collection[int]) -> int:
 
 
 def held_by_files(pids: Collection[int], most: int) -> tuple[int, int]:
-    """How many files these processes have open (counted no further than most), and bytes of memory behind those that
-    lie on no disk: files without a name (memfd_create), pipes and pairs of sockets, each once."""
+    """The number of files that these processes have open (counted up to `most`), and the bytes of memory behind files
+    without a disk: nameless files (memfd_create), pipes and pairs of sockets, each counted once."""
     count, found = 0, dict[str, int]()
     for pid in pids:
         try:
@@ -81,8 +83,8 @@ def held_by_files(pids: Collection[int], most: int) -> tuple[int, int]:
 
 
 def orphans(mark: int, known: Collection[int]) -> list[int]:
-    """Of the children of this process those with that mark that are none of the known: their parents have ended. With
-    all that they started; whoever of them has ended goes."""
+    """The children of this process with that mark that are not in `known`, because their parents have ended; with all
+    their descendants. Ended ones are reaped."""
     found = []
     for pid in children(os.getpid()):
         if pid in known or marks.of(pid) != mark:
@@ -94,7 +96,8 @@ def orphans(mark: int, known: Collection[int]) -> list[int]:
 
 
 def adopt_orphans() -> bool:
-    """From now on the descendants of our children become ours when their parents end. False where the kernel cannot."""
+    """From now on the descendants of our children become our children when their parents end. False if the kernel
+    cannot do it."""
     try:
         return bool(ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
     except (OSError, AttributeError):
@@ -102,10 +105,10 @@ def adopt_orphans() -> bool:
 
 
 def end_orphans(known: Collection[int]) -> list[int]:
-    """Kills, with all that they started, the children of this process that came from a worker: they stand in another
-    session than we do. known: those that are to live. Gives the process ids."""
+    """Kills the children of this process that came from a worker, with all their descendants. They are in another
+    session than we are. known: children that live on. Returns the killed ids."""
     ended = []
-    for _ in range(8):  # who is killed hands its own children on
+    for _ in range(8):  # a killed process hands its own children on
         orphans = [pid for pid in children(os.getpid()) if pid not in known and _session(pid) != os.getsid(0)]
         if not orphans:
             break
@@ -144,7 +147,8 @@ def has_open(pid: int, file: os.stat_result) -> bool:
 
 
 def children(pid: int) -> list[int]:
-    """Of all its threads. Plain calls: it is asked of a hundred threads a process, before every turn."""
+    """The children of all threads of a process. It uses plain calls, because it runs for a hundred threads per process
+    before every turn."""
     found: list[int] = []
     try:
         threads = os.listdir(f"/proc/{pid}/task")
@@ -166,7 +170,7 @@ def children(pid: int) -> list[int]:
 
 
 def descendants(pid: int) -> list[int]:
-    """The deepest first. However deep: a process may start one that starts one."""
+    """All descendants at any depth, the deepest first."""
     found, generation = [], children(pid)
     while generation:
         found += generation

@@ -1,8 +1,8 @@
-"""The machine's part of /proc: read-only from now on for this process and its children.
+"""Makes the machine's part of /proc read-only for this process and its children.
 
-CUDA names its threads by writing to /proc/<pid>/task/<tid>/comm, and ends with error 304 where it cannot. Landlock
-grants whole folders, and nobody knows the ids of processes that will come. So a fence behind which several processes
-use a GPU grants /proc as a whole, and what lies there beside processes is mounted read-only first, as containers do.
+CUDA names its threads by writing to /proc/<pid>/task/<tid>/comm, and fails with error 304 if it cannot. Landlock grants
+whole folders, and the ids of later processes are unknown. So a fence for several processes on a GPU grants /proc as a
+whole; everything there except processes is mounted read-only before, as in containers.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from collections.abc import Collection
 from pathlib import Path
 
 ROOT = Path("/proc")
-# As in runc's default configuration: readonlyPaths, and of maskedPaths what can be written to.
+# From runc's default configuration: readonlyPaths, and the writable ones of maskedPaths.
 _OF_THE_MACHINE = ("acpi", "asound", "bus", "fs", "irq", "scsi", "sys", "sysrq-trigger")
 _CLONE_NEWNS = 0x20000
 _MS_RDONLY, _MS_REMOUNT, _MS_BIND, _MS_REC, _MS_SLAVE = 1, 1 << 5, 1 << 12, 1 << 14, 1 << 19
 
 
 def close_machine() -> bool:
-    """Whether none of it can be written to. Of root it needs CAP_SYS_ADMIN and a first thread; other users need
-    nothing."""
+    """Whether all of it is now read-only. Root needs CAP_SYS_ADMIN and must call it in the first thread; other users
+    need nothing."""
     try:
         if open_to_us := _writable():
             _mount_read_only(open_to_us)
@@ -32,15 +32,15 @@ def close_machine() -> bool:
 
 def _writable() -> list[Path]:
     found = [ROOT / name for name in _OF_THE_MACHINE if (ROOT / name).exists()]
-    as_root = os.geteuid() == 0  # whatever a folder's permissions are: files beneath it are root's
+    as_root = os.geteuid() == 0  # the folder's permissions do not matter: the files beneath belong to root
     return [
         path for path in found if not os.statvfs(path).f_flag & os.ST_RDONLY and (as_root or os.access(path, os.W_OK))
     ]
 
 
 def _mount_read_only(places: Collection[Path]) -> None:
-    """In a mount namespace of our own, which still hears of what is mounted elsewhere. Without what is mounted beneath
-    these places."""
+    """Mounts in our own mount namespace, which still receives mounts from elsewhere. Mounts beneath these places are
+    not included."""
     libc = ctypes.CDLL(None, use_errno=True)
 
     def done(result: int) -> None:

@@ -2,10 +2,10 @@
 no signals to those that run the race, no limits, priorities, processors or pages of anybody else, no network, nothing
 that only the machine's owner does, no permissions or attributes that would close the set to the run.
 
-Where the kernel can ask (notices.py), signals and scheduling reach a worker's own processes and threads alone.
+If the kernel can ask (notices.py), signals and scheduling reach only a worker's own processes and threads.
 
-Tables name system calls by their numbers, x86-64's first, aarch64's second; None where it has none. Calls of another
-architecture (32-bit ones, x32) have other numbers and would go round all of it: they are refused as a whole.
+Tables list system calls by number, for x86-64 first and aarch64 second; None if the call does not exist. Calls of
+another architecture (32-bit, x32) have other numbers and would bypass the filter, so all of them are refused.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _ARCHITECTURES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}  # the 
 _X32 = 0x40000000
 
 _REFUSED = {
-    # Other processes' memory, files and signals. io_uring would go round the filter.
+    # Other processes' memory, files and signals. io_uring would bypass the filter.
     **{"ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "kcmp": (312, 272)},
     **{"pidfd_send_signal": (424, 424), "pidfd_getfd": (438, 438), "process_madvise": (440, 440)},
     **{"process_mrelease": (448, 448), "io_uring_setup": (425, 425), "perf_event_open": (298, 241)},
-    # What only the machine's owner does.
+    # Calls for the machine's owner only.
     **{"bpf": (321, 280), "mount": (165, 40), "umount2": (166, 39), "pivot_root": (155, 41), "setns": (308, 268)},
     **{"unshare": (272, 97), "chroot": (161, 51), "open_tree": (428, 428), "move_mount": (429, 429)},
     **{"fsopen": (430, 430), "fsconfig": (431, 431), "fsmount": (432, 432), "fspick": (433, 433)},
@@ -38,31 +38,31 @@ _REFUSED = {
     **{"settimeofday": (164, 170), "clock_settime": (227, 112), "clock_adjtime": (305, 266), "adjtimex": (159, 171)},
     **{"iopl": (172, None), "ioperm": (173, None), "acct": (163, 89), "quotactl": (179, 60), "syslog": (103, 116)},
     **{"sethostname": (170, 161), "setdomainname": (171, 162), "vhangup": (153, 58)},
-    # What stays when the worker has ended, where it would remember what it was asked: keys, System V's and POSIX's
-    # queues, semaphores and memory; and those that other programs of the user have, which it could use or remove by
-    # their numbers. Messages on sockets carry descriptors, and with them memory that nobody counts.
+    # Objects that outlive the worker, in which it could store its requests: keys, queues, semaphores and memory of
+    # System V and POSIX. It could also use or remove those of the user's other programs by number. Messages on sockets
+    # carry descriptors, and with them memory that is not counted.
     **{"add_key": (248, 217), "request_key": (249, 218), "keyctl": (250, 219), "shmget": (29, 194)},
     **{"shmat": (30, 196), "shmctl": (31, 195), "semget": (64, 190), "semop": (65, 193), "semctl": (66, 191)},
     **{"semtimedop": (220, 192), "msgget": (68, 186), "msgsnd": (69, 189), "msgrcv": (70, 188), "msgctl": (71, 187)},
     **{"mq_open": (240, 180), "mq_unlink": (241, 181), "sendmsg": (46, 211), "sendmmsg": (307, 269)},
 }
-_WITHOUT_NUMBER = {"clone3": (435, 435)}  # ENOSYS: its flags stand in memory; callers go back to clone
-_WITHOUT_ATTRIBUTES = {  # EOPNOTSUPP, as on a disk that has none: an access list could close a file to the run
+_WITHOUT_NUMBER = {"clone3": (435, 435)}  # ENOSYS: its flags are in memory; callers fall back to clone
+_WITHOUT_ATTRIBUTES = {  # EOPNOTSUPP, as on a disk without attributes: an access list could close a file to the run
     **{"setxattr": (188, 5), "lsetxattr": (189, 6), "fsetxattr": (190, 7), "setxattrat": (463, 463)},
     **{"removexattr": (197, 14), "lremovexattr": (198, 15), "fremovexattr": (199, 16), "removexattrat": (466, 466)},
 }
 _WITHOUT_EFFECT = {"chown": (92, None), "lchown": (94, None), "fchown": (93, 55), "fchownat": (260, 54)}
-# Name: numbers, which argument has the mode. Without effect unless the owner may still do everything: landlock knows
-# nothing of permissions. A linker that makes its output executable can.
+# Name: numbers, and the argument with the mode. The call has no effect unless the owner keeps all permissions, since
+# landlock does not cover permissions. A linker can still make its output executable.
 _MODES = {"chmod": ((90, None), 1), "fchmod": ((91, 52), 1), "fchmodat": ((268, 53), 2), "fchmodat2": ((452, 452), 2)}
 _OF_THE_OWNER = 0o700
-# To or of the process that the first argument names; refused for those of the run.
+# Calls on the process in the first argument; refused for processes of the run.
 _TARGETED = {
     **{"kill": (62, 129), "tkill": (200, 130), "tgkill": (234, 131), "rt_sigqueueinfo": (129, 138)},
     **{"rt_tgsigqueueinfo": (297, 240), "sched_setaffinity": (203, 122), "sched_setparam": (142, 118)},
     **{"sched_setscheduler": (144, 119), "sched_setattr": (314, 274)},
 }
-# Name: numbers, which argument names a process. Refused unless that is 0, the caller itself.
+# Name: numbers, and the argument with a process. Refused unless it is 0, the caller itself.
 _OF_ITSELF = {
     **{"prlimit64": ((302, 261), 0), "move_pages": ((279, 239), 0), "migrate_pages": ((256, 238), 0)},
     **{"setpriority": ((141, 140), 1), "ioprio_set": ((251, 30), 1)},
@@ -70,20 +70,20 @@ _OF_ITSELF = {
 _OF_THE_USER = {"setpriority": 2, "ioprio_set": 3}  # first argument: all that the user runs
 # RLIMIT_RTTIME carries the worker's mark, see marks.py; by RLIMIT_CORE no core is written, see serve.py.
 _RTTIME, _CORE = 15, 4
-# Name: numbers, which argument, and the values that are refused.
+# Name: numbers, the argument, and its refused values.
 _WITH = {
-    # A file that signals another process when something happens to it, leases, which make others wait, and pipes larger
-    # than usual: F_SETOWN, F_SETSIG, F_SETOWN_EX, F_SETLEASE, F_SETPIPE_SZ.
+    # Files that signal another process after an event, leases, which make others wait, and pipes larger than usual:
+    # F_SETOWN, F_SETSIG, F_SETOWN_EX, F_SETLEASE, F_SETPIPE_SZ.
     "fcntl": ((72, 25), 1, [8, 10, 15, 1024, 1031]),
     "setrlimit": ((160, 164), 0, [_RTTIME, _CORE]),
     # FIOSETOWN and SIOCSPGRP (the same for sockets), TIOCSTI, FS_IOC_SETFLAGS and FS_IOC_FSSETXATTR (immutable files).
     "ioctl": ((16, 29), 1, [0x8901, 0x8902, 0x5412, 0x40086602, 0x401C5820]),
 }
 
-# Families of sockets that a worker may open: AF_NETLINK, with which libraries look at the machine's interfaces, and
-# AF_UNIX, with which CUDA's driver looks for its Multi-Process Service before it does anything else: without such a
-# socket it ends with error 304. Where no service runs, connections are refused, and so are kinds of sockets that send
-# without one; one of a pair of that kind sends to any name, too.
+# Families of sockets that a worker may open: AF_NETLINK, with which libraries list the machine's interfaces, and
+# AF_UNIX. CUDA's driver first looks for its Multi-Process Service with an AF_UNIX socket, and fails with error 304
+# without one. If no service runs, connections are refused, and so are kinds of sockets that send without a connection;
+# one socket of a pair of that kind can send to any name too.
 _SOCKET, _CONNECT, _SOCKETPAIR = (41, 198), (42, 203), (53, 199)
 _AF_NETLINK, _OF_PROGRAMS = 16, 2  # NETLINK_USERSOCK: programs talk to each other
 _AF_UNIX, _KIND, _CONNECTED_KINDS = 1, 0xF, (1, 5)  # SOCK_STREAM, SOCK_SEQPACKET
@@ -98,7 +98,7 @@ _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _AND, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x54
 _ALLOW, _ASK, _FAIL = 0x7FFF0000, 0x7FC00000, 0x00050000
 _REFUSE = _FAIL | errno.EPERM
 _NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16  # in struct seccomp_data, little endian
-_FARTHEST = 255  # instructions that one jump can pass
+_FARTHEST = 255  # instructions that one jump can skip
 
 Instruction = tuple[int, int, int, int]
 _REFUSED_HERE: Instruction = (_RETURN, 0, 0, _REFUSE)
@@ -109,7 +109,8 @@ class _Program(ctypes.Structure):
 
 
 def has_seccomp() -> bool:
-    """Also where a filter holds already, a container's or an earlier one of this process: another comes on top."""
+    """Whether the kernel has filters. An existing filter, of a container or of this process, is no obstacle: another
+    one is added."""
     try:
         return platform.machine() in _ARCHITECTURES and ctypes.CDLL(None).prctl(_PR_GET_SECCOMP, 0, 0, 0, 0) >= 0
     except (OSError, AttributeError):
@@ -125,8 +126,8 @@ def can_ask() -> bool:
 
 
 def protect(processes: Collection[int]) -> bool:
-    """From now on this process, and all that it starts, is held to the tables above. processes: those of the run, which
-    with our ancestors and their groups get no signals. False where the kernel cannot."""
+    """From now on the tables above restrict this process and everything that it starts. processes: the run's processes,
+    which get no signals; neither do our ancestors and their groups. False if the kernel cannot do it."""
     return _protect(processes, of_judge=False)
 
 
@@ -143,16 +144,16 @@ def _protect(processes: Collection[int], of_judge: bool) -> bool:
 
 
 def protect_from_judge(processes: Collection[int]) -> bool:
-    """The same for the judge's own process, in which definitions run. It marks, signals and hands descriptors to its
-    workers, and gives its files their permissions."""
+    """The same for the judge's process, in which definitions run. Unlike a worker it may mark and signal its workers,
+    hand descriptors to them, and set permissions of its files."""
     return _protect(processes, of_judge=True)
 
 
 def watched(channel: int) -> bool:
-    """From now on the watcher at the other end decides whom this process, and all that it starts, may signal or
-    move to other processors: see notices.py. Before protect(), which closes the way to the watcher. False where the
-    kernel cannot ask or another filter asks already (some containers'); then protect()'s tables and landlock are all
-    there is."""
+    """From now on the watcher at the other end decides whom this process, and everything that it starts, may signal or
+    move to other processors: see notices.py. Call it before protect(), which closes the way to the watcher. False if
+    the kernel cannot ask, or another filter asks already (as in some containers); then only protect()'s tables and
+    landlock apply."""
     if not has_seccomp():
         return False
     libc = ctypes.CDLL(None, use_errno=True)
@@ -169,7 +170,7 @@ def watched(channel: int) -> bool:
 
 
 def _asking(own: int) -> bytes:
-    """own: this process, whose threads signal each other without being asked."""
+    """own: this process, whose threads may signal each other without a question."""
     architecture, column = _ARCHITECTURES[platform.machine()]
     code: list[Instruction] = [(_LOAD, 0, 0, _ARCHITECTURE), (_EQUAL, 1, 0, architecture), (_RETURN, 0, 0, _ALLOW)]
     code.append((_LOAD, 0, 0, _NUMBER))
@@ -180,12 +181,12 @@ def _asking(own: int) -> bytes:
 
 
 def _has_service() -> bool:
-    """CUDA's Multi-Process Service: a process reaches its GPU through sockets."""
+    """Whether CUDA's Multi-Process Service runs, with which processes reach their GPU through sockets."""
     return "CUDA_MPS_PIPE_DIRECTORY" in os.environ or os.path.exists("/tmp/nvidia-mps")
 
 
 def _ancestors() -> set[int]:
-    """Process ids of those that started us, and of their groups."""
+    """The process ids of our ancestors, and of their groups."""
     found: set[int] = set()
     pid = "self"
     while True:
@@ -228,7 +229,7 @@ def _program(targets: Collection[int], has_service: bool, of_judge: bool) -> byt
     if not has_service:
         code += _rule(_SOCKETPAIR[column], [_argument(0), *of_unix, _REFUSED_HERE])
         code += _rule(_CONNECT[column], [(_RETURN, 0, 0, _FAIL | errno.ECONNREFUSED)])
-    if not of_judge:  # who is not dumpable hides its open files from the runner, and with them the memory behind them
+    if not of_judge:  # else it hides its open files, and their memory, from the runner
         hidden = [(_EQUAL, 1, 0, _PR_SET_DUMPABLE), (_RETURN, 0, 0, _ALLOW), *_answered_when(1, [0], _REFUSE)]
         code += _rule(_PRCTL[column], [_argument(0), *hidden])
     makes_one = [_argument(0), (_ANY_BIT, 0, 1, _NAMESPACES), (_RETURN, 0, 0, _REFUSE), (_RETURN, 0, 0, _ALLOW)]
@@ -246,14 +247,14 @@ def _program(targets: Collection[int], has_service: bool, of_judge: bool) -> byt
 
 
 def _that_sends_when_connected() -> list[Instruction]:
-    """Goes through where the socket is one of AF_UNIX that sends nothing before it is connected."""
+    """Allows the call if the socket is AF_UNIX and sends nothing before it is connected."""
     stream, packets = _CONNECTED_KINDS
     kinds = [(_EQUAL, 1, 0, stream), (_EQUAL, 0, 1, packets), (_RETURN, 0, 0, _ALLOW)]
     return [(_EQUAL, 0, 2 + len(kinds), _AF_UNIX), _argument(1), (_AND, 0, 0, _KIND), *kinds]
 
 
 def _of_itself(name: str) -> list[Instruction]:
-    """What is refused even when its target is 0: priorities of all that a user runs, limits for mark and cores."""
+    """Calls that are refused even for target 0: priorities of all processes of a user, limits for mark and cores."""
     if name in _OF_THE_USER:
         return _answered_when(0, [_OF_THE_USER[name]], _REFUSE)[:-1]
     if name == "prlimit64":  # a new limit, in whichever half of its address a bit is set
@@ -268,7 +269,7 @@ def _packed(code: Iterable[Instruction]) -> bytes:
 
 
 def _rule(number: int | None, looked_at: list[Instruction]) -> list[Instruction]:
-    """What follows for one system call; it ends with an answer."""
+    """The instructions for one system call; they end with an answer."""
     if number is None:
         return []
     if len(looked_at) > _FARTHEST:
@@ -277,7 +278,7 @@ def _rule(number: int | None, looked_at: list[Instruction]) -> list[Instruction]
 
 
 def _answered_when(argument: int, values: Iterable[int], answer: int) -> list[Instruction]:
-    """That answer where the argument is one of the values; otherwise the call goes through."""
+    """The answer if the argument is one of the values; otherwise the call is allowed."""
     code = [_argument(argument)]
     for value in values:
         code += [(_EQUAL, 0, 1, value), (_RETURN, 0, 0, answer)]
@@ -285,5 +286,5 @@ def _answered_when(argument: int, values: Iterable[int], answer: int) -> list[In
 
 
 def _argument(place: int) -> Instruction:
-    """Its lower half: what the kernel takes for an int."""
+    """The lower half of the argument, which the kernel takes as an int."""
     return (_LOAD, 0, 0, _ARGUMENTS + 8 * place)

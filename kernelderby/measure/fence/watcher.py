@@ -1,9 +1,9 @@
 """A process beside a run that outlives it by a moment: python -S -P -m kernelderby.measure.fence.watcher RUN PARENT.
 
-When the run has ended, however that was (SIGKILL too), it kills all that carries a mark of it (marks.py), and removes
-the temporary folders of the run. Until then it
-answers for the kernel which thread a worker may signal or move to other processors: those of its own mark
-(seccomp.watched()). It has a session of its own, so a signal to the run's terminal or group does not reach it.
+When the run has ended in any way, even by SIGKILL, it kills all processes with a mark of the run (marks.py), and
+removes the run's temporary folders. Until then it answers the kernel's questions: a worker may signal and move to other
+processors only threads with its own mark (seccomp.watched()). It has its own session, so a signal to the run's terminal
+or group does not reach it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 from kernelderby.measure.fence import marks, notices
 from kernelderby.measure.fence.folders import remove_tree
 
-_POLL_MS = 200  # where the kernel has no descriptor of a process
+_POLL_MS = 200  # if the kernel has no process descriptors
 _SCRATCH = "kernelderby-"
 OF_JUDGE = "kernelderby-judge-"  # the folder for temporary files of a command that judges
 _lock = threading.Lock()
@@ -30,7 +30,7 @@ _lock = threading.Lock()
 
 @dataclass(frozen=True, slots=True)
 class _Watcher:
-    """channel: where workers hand in their filters (notices.handed_in)."""
+    """channel: on which workers hand in their filters (notices.handed_in)."""
 
     run: int
     numbers: count[int]
@@ -42,32 +42,32 @@ _watchers: dict[int, _Watcher] = {}  # this process's id
 
 
 def next_mark() -> int:
-    """A number for marks.mark(), with a watcher that lives: one more worker of this process. It starts the watcher."""
+    """A number for marks.mark(), for one more worker of this process. Starts the watcher if none lives."""
     with _lock:
         return next(_own().numbers)
 
 
 def scratch() -> Path:
-    """A new folder for a worker's temporary files, which goes with the run at the latest."""
+    """A new folder for a worker's temporary files, which is removed at the end of the run at the latest."""
     with _lock:
         return Path(tempfile.mkdtemp(prefix=f"{_SCRATCH}{_own().run}-"))
 
 
 def mark_this() -> None:
-    """This process and all that it starts from here on: what it leaves behind ends with it. Its workers' marks are
-    lower ones."""
+    """Marks this process and everything that it starts from now on, so that remaining processes end with it. Its
+    workers have lower marks."""
     with _lock:
         marks.mark(marks.last_of(_own().run))
 
 
 def pids() -> set[int]:
-    """Of the watcher of this process, which no worker may signal."""
+    """The process ids of this process's watcher, which no worker may signal."""
     held = _watchers.get(os.getpid())
     return {held.pid} if held else set()
 
 
 def channel() -> int:
-    """To the watcher of this process, for a worker to inherit; -1 without one."""
+    """The channel to this process's watcher, which a worker inherits; -1 without one."""
     held = _watchers.get(os.getpid())
     return held.channel if held else -1
 
@@ -83,7 +83,7 @@ def _own() -> _Watcher:
 
 
 def can_watch() -> bool:
-    """Whether processes of this machine can carry a mark: tried on one of ours."""
+    """Whether processes of this machine can carry a mark. It tries one."""
     with subprocess.Popen(["sleep", "60"], stdout=subprocess.DEVNULL) as process:
         run = marks.new_run()
         found = marks.mark(run, process.pid) and marks.carrying(run) == [process.pid]
@@ -92,7 +92,7 @@ def can_watch() -> bool:
 
 
 def _started(run: int) -> tuple[int, int]:
-    """Its process id, and our end of the channel."""
+    """The watcher's process id, and our end of the channel."""
     package = str(Path(__file__).resolve().parents[3])
     told, tell = os.pipe()
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -1,7 +1,7 @@
-"""The commit of a checkout, and the set at another one, by git, but without anything of the checkout that runs.
+"""The commit of a checkout, and the set at another commit, by git, without running any program of the checkout.
 
 A repository's config names programs (filters, fsmonitor, hooks), and `git status` starts them. So git gets another
-folder as its own: an empty config beside links to the references, and the objects and the index where they are.
+folder as its repository, with an empty config and links to the references. Objects and index stay where they are.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _SHA256 = "[extensions]\n\tobjectFormat = sha256\n"
 
 
 def git_commit(root: Path) -> dict[str, Any]:
-    """commit and dirty (uncommitted changes) of the checkout that holds the trace set; the commit that the environment
-    variable DERBY_COMMIT names where it is set, since files copied to a machine can lie inside some other checkout;
-    empty without either."""
+    """commit and dirty (uncommitted changes) of the checkout that holds the trace set. The environment variable
+    DERBY_COMMIT has precedence, since files copied to a machine may lie inside another checkout. Empty without
+    either."""
     if os.environ.get("DERBY_COMMIT"):
         return {"commit": os.environ["DERBY_COMMIT"]}
     try:
@@ -37,8 +37,8 @@ def git_commit(root: Path) -> dict[str, Any]:
             commit = git("rev-parse", "HEAD")
             if commit.returncode:
                 return {}
-            # Traces are what a run itself writes; they do not make the code differ from the commit. A submodule would
-            # bring a config of its own.
+            # A run writes traces itself; they do not make the code differ from the commit. A submodule would bring its
+            # own config.
             words = ("status", "--porcelain", "--ignore-submodules=all", "--", ".", ":(exclude,top)traces")
             changes = git(*words)
     except (OSError, subprocess.TimeoutExpired):
@@ -48,8 +48,8 @@ def git_commit(root: Path) -> dict[str, Any]:
 
 @contextmanager
 def plain_git(root: Path) -> Iterator[Any]:
-    """git's commands in that folder: git("status", ...) gives the CompletedProcess, of bytes. OSError where the folder
-    is in no repository, or there is no git."""
+    """git's commands in that folder: git("status", ...) gives the CompletedProcess, with bytes. OSError if the folder
+    is in no repository, or git is missing."""
     top, own = _repository(root.resolve())
     common = own / read_bytes(own / "commondir").decode().strip() if (own / "commondir").is_file() else own
     with tempfile.TemporaryDirectory(prefix="kernelderby-git-") as folder:
@@ -77,7 +77,7 @@ def plain_git(root: Path) -> Iterator[Any]:
 
 
 def _repository(folder: Path) -> tuple[Path, Path]:
-    """The top of the checkout, and what git keeps of it. A linked worktree and a submodule name that in a file."""
+    """The top of the checkout, and its git folder, which a linked worktree or a submodule names in a file."""
     for top in (folder, *folder.parents):
         own = top / ".git"
         if own.is_file():
@@ -90,7 +90,7 @@ def _repository(folder: Path) -> tuple[Path, Path]:
 
 @contextmanager
 def at_revision(root: Path, revision: str) -> Iterator[Catalog]:
-    """The set as it was then."""
+    """The set as it was at that revision."""
     archive = _git(root, "archive", revision, "--", "definitions", "solutions")
     with tempfile.TemporaryDirectory(prefix="kernelderby-") as folder:
         subprocess.run(["tar", "-x", "-C", folder], input=archive, check=True)

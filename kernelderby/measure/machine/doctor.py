@@ -21,8 +21,8 @@ TOOLS = ("nvcc", "ncu", "nsys", "cuobjdump")
 
 def examine(root: Path) -> dict[str, Any]:
     """python, gpu, driver, protocol, libs (name -> version or None), tools (name -> path or None), solutions (name ->
-    why it cannot run here, None when it can), and on_cpu the same for a check on the CPU; fences: what keeps a solution
-    from the run -> whether this machine has it and derby uses it."""
+    why it cannot run here, None if it can), on_cpu (the same for a check on the CPU), and fences (name -> whether this
+    machine has the fence and derby uses it)."""
     catalog = Catalog.open(root)
     machine, cpu = find_machine(root, "cuda", glance=False), Machine("cpu", gpu_missing="no GPU is used here")
     sensors = GpuSensors(machine.gpu.uuid) if machine.gpu else None

@@ -14,7 +14,7 @@ from kernelderby.catalog.libraries import library_versions
 from kernelderby.measure.wire.replies import GpuSeen, MachineSeen
 
 _DEVICES = ("nvidia*", "nvhost*", "nvmap", "dxg")  # of drivers, under /dev
-_THROTTLE_REASONS = {  # NVML's clock event reasons that slow a kernel down
+_THROTTLE_REASONS = {  # NVML's clock event reasons that make kernels slower
     0x4: "power cap",
     0x8: "hardware slowdown",
     0x20: "software thermal",
@@ -26,7 +26,7 @@ _THROTTLE_REASONS = {  # NVML's clock event reasons that slow a kernel down
 
 
 def describe(device_type: str) -> MachineSeen:
-    """The machine as this process sees it, through torch. Called in a worker. ImportError when torch does not load."""
+    """The machine as this process sees it, through torch. Called in a worker. ImportError if torch does not load."""
     import torch
 
     python, libs, cuda = platform.python_version(), library_versions(), torch.version.cuda
@@ -44,8 +44,8 @@ def describe(device_type: str) -> MachineSeen:
 
 
 def without_gpu() -> MachineSeen | None:
-    """A machine that can have no GPU, as the files of torch and the driver's devices tell; importing torch would take
-    two seconds to say the same. None where a process has to look."""
+    """A machine that cannot have a GPU, by the files of torch and the driver's devices; importing torch for this would
+    take two seconds. None if a process must look."""
     spec = importlib.util.find_spec("torch")
     place = Path(spec.origin).with_name("version.py") if spec and spec.origin else None
     if place is None or not place.is_file():
@@ -62,7 +62,7 @@ def without_gpu() -> MachineSeen | None:
 
 
 def gpu_seen() -> GpuSeen:
-    """The first GPU, through torch."""
+    """The first GPU, as torch sees it."""
     import torch
 
     properties = torch.cuda.get_device_properties(0)
@@ -77,7 +77,7 @@ def gpu_seen() -> GpuSeen:
 
 
 def _has_nvidia_gpu() -> bool:
-    """Whether the driver shows one to a process that was not told to leave it alone."""
+    """Whether the driver shows a GPU, apart from environment variables that hide it."""
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES", "all").strip() in ("", "-1", "NoDevFiles")
     return not hidden and any(Path("/dev").glob("nvidia[0-9]*"))
 
@@ -85,25 +85,25 @@ def _has_nvidia_gpu() -> bool:
 def _why_cuda_fails(torch: Any) -> str:
     try:
         torch.cuda.init()
-    except Exception as error:  # whatever the driver or the build of torch says is the reason  # noqa: BLE001
+    except Exception as error:  # any error of the driver or of torch's build is the reason  # noqa: BLE001
         return " ".join(str(error).split())[:300]
     return "torch counts none"
 
 
 class GpuSensors:
-    """Driver version and momentary clocks through NVML; empty readings where nvidia-ml-py is missing."""
+    """Driver version and momentary clocks through NVML; empty readings without nvidia-ml-py."""
 
     def __init__(self, uuid: str | None) -> None:
         self._nvml: Any = None  # pynvml, which has no types
         self._handle: Any = None  # of the GPU; None without NVML
-        self._events: Any = None  # None unless it listens
+        self._events: Any = None  # None unless it listens for errors
         self.problem = ""
         try:
             import pynvml
 
             pynvml.nvmlInit()
             self._nvml, self._handle = pynvml, self._find(pynvml, uuid)
-        except Exception as error:  # missing module, missing driver, odd permissions: only the readings are lost  # noqa: BLE001
+        except Exception as error:  # no module, no driver, no permission: only the readings are lost  # noqa: BLE001
             self.problem = f"{type(error).__name__}: {error}"
 
     @staticmethod
@@ -112,11 +112,11 @@ class GpuSensors:
             try:
                 return nvml.nvmlDeviceGetHandleByUUID(uuid)
             except nvml.NVMLError:
-                pass  # in a container the names can differ; then the first GPU is meant
+                pass  # in a container the names can differ; then take the first GPU
         return nvml.nvmlDeviceGetHandleByIndex(0)
 
     def _asked(self, ask: Callable[[Any, Any], Any]) -> Any:
-        """The answer of NVML, for its module and the GPU's handle; None where it has none."""
+        """NVML's answer, for its module and the GPU's handle; None if it fails."""
         if self._handle is None:
             return None
         try:
@@ -129,13 +129,13 @@ class GpuSensors:
         return text.decode() if isinstance(text, bytes) else text
 
     def processes(self) -> list[int] | None:
-        """Process ids that compute on the GPU, as the driver counts them (in a container they may be other numbers
-        than the processes' own there); None where the driver does not say."""
+        """The process ids that compute on the GPU, in the driver's numbers, which may differ from those inside a
+        container. None if unknown."""
         found = self._asked(lambda nvml, handle: nvml.nvmlDeviceGetComputeRunningProcesses(handle))
         return None if found is None else sorted({each.pid for each in found})
 
     def uncorrected_errors(self) -> int | None:
-        """ECC errors of memory that could not be corrected since the driver was loaded; None where it does not say."""
+        """Uncorrectable ECC errors of memory since the driver was loaded; None if unknown."""
         found = self._asked(
             lambda nvml, handle: nvml.nvmlDeviceGetTotalEccErrors(
                 handle, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
@@ -144,7 +144,7 @@ class GpuSensors:
         return None if found is None else int(found)
 
     def lost(self) -> str:
-        """Why the driver has no hold of the GPU any more; empty while it has."""
+        """Why the driver has lost the GPU; empty if it has not."""
         if self._handle is None:
             return ""
         nvml = self._nvml
@@ -158,7 +158,7 @@ class GpuSensors:
         return ""
 
     def critical_errors(self) -> list[int]:
-        """Xids that the driver has reported since watch_errors()."""
+        """The Xids that the driver has reported since watch_errors()."""
         found: list[int] = []
         while self._events is not None:
             try:
@@ -168,7 +168,7 @@ class GpuSensors:
         return found
 
     def watch_errors(self) -> None:
-        """From now on the driver keeps its critical errors for critical_errors()."""
+        """From now on the driver collects its critical errors for critical_errors()."""
         if self._handle is None:
             return
         nvml = self._nvml
@@ -176,11 +176,11 @@ class GpuSensors:
             events = nvml.nvmlEventSetCreate()
             nvml.nvmlDeviceRegisterEvents(self._handle, nvml.nvmlEventTypeXidCriticalError, events)
             self._events = events
-        except (nvml.NVMLError, AttributeError):  # not every machine lets its users listen
+        except (nvml.NVMLError, AttributeError):  # not every machine allows users to listen
             self._events = None
 
     def read(self) -> dict[str, Any]:
-        """sm_mhz, memory_mhz, temperature_celsius, power_watts, throttled_by: what NVML gives of them."""
+        """sm_mhz, memory_mhz, temperature_celsius, power_watts, throttled_by, as far as NVML gives them."""
         readings: dict[str, Callable[[Any, Any], Any]] = {
             "sm_mhz": lambda nvml, handle: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
             "memory_mhz": lambda nvml, handle: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM),

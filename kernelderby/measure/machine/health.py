@@ -1,7 +1,7 @@
-"""Is the machine broken, or the solution? A worker's word is only a word: the driver's counters, its list of critical
-errors (Xid), and a fresh process without any solution decide.
+"""Is the machine broken, or the solution? A worker's own report does not decide. The driver's counters, its list of
+critical errors (Xid), and a fresh process without any solution do.
 
-Xids: docs.nvidia.com/deploy/xid-errors. A solution causes 13, 31, 43 and 45 by itself; those below are the hardware's.
+Xids: docs.nvidia.com/deploy/xid-errors. A solution can cause 13, 31, 43 and 45; the Xids below come from the hardware.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _CLAIMS = re.compile(
 
 
 class MachineFailed(DerbyError):
-    """The machine cannot go on. Nothing of it is said of a solution: no row is written for the one in turn."""
+    """The machine is broken. This says nothing about a solution, so the solution in turn gets no row."""
 
 
 class Health:
-    """Of the GPU since this was made. sensors: None without a GPU."""
+    """The health of the GPU since the creation of this object. sensors: None without a GPU."""
 
     def __init__(self, root: Path, machine: Machine, sensors: GpuSensors | None) -> None:
         self._root, self._machine, self._sensors = root, machine, sensors
@@ -42,7 +42,8 @@ class Health:
         self._uncorrected = sensors.uncorrected_errors() if sensors else None
 
     def expect_sound(self, said: str) -> None:
-        """After a solution's process has failed, with what it said. MachineFailed where the machine is the reason."""
+        """Call it after a solution's process has failed, with its message. MachineFailed if the machine is the
+        cause."""
         if reason := self._from_the_driver() or (self._without_solution() if _CLAIMS.search(said) else None):
             raise MachineFailed(
                 f"machine_failed: {self._machine.name}: {reason}; nothing was recorded of the solution in turn. "
@@ -50,7 +51,7 @@ class Health:
             )
 
     def judge_failed(self, error: BaseException) -> DerbyError:
-        """What is to be raised when the judge's own work on the GPU ends in an error of CUDA's."""
+        """The exception to raise if the judge's own work on the GPU ends in a CUDA error."""
         said = " ".join(str(error).split())[:200]
         try:
             self.expect_sound(said)
@@ -75,7 +76,7 @@ class Health:
         return None
 
     def _without_solution(self) -> str | None:
-        """Whether a process that runs no solution can use the GPU."""
+        """Whether a process without a solution can use the GPU."""
         if self._machine.device != "cuda":
             return None
         seen: Any = find_machine(self._root, "cuda")

@@ -1,4 +1,4 @@
-"""The machine that solutions would run on, as a worker process sees it."""
+"""The machine on which solutions would run, as a worker process sees it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _START_SECONDS = 180  # importing torch from a cold disk
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """device: "cuda" or "cpu". The rest as the worker saw it (MachineSeen)."""
+    """device: "cuda" or "cpu". The other fields as the worker saw them (MachineSeen)."""
 
     device: str
     gpu: GpuSeen | None = None
@@ -45,9 +45,9 @@ class Machine:
 
 
 def find_machine(root: Path, device: str, glance: bool = True) -> Machine:
-    """Asks a worker about a GPU, so that this process needs neither torch nor a GPU context; a CPU's solutions are
-    judged in this process, which then needs torch anyway. A torch that does not load is a machine without a GPU.
-    glance: a machine that can have none is known without asking."""
+    """Asks a worker about a GPU, so that this process needs neither torch nor a GPU context. For a CPU this process
+    looks itself, since it needs torch anyway to judge. If torch does not load, the machine has no GPU. glance: do not
+    ask a worker if the machine obviously has no GPU."""
     if device == "cpu":
         return _this_cpu()
     if glance and (seen := without_gpu()):
@@ -67,14 +67,14 @@ def _this_cpu() -> Machine:
         from kernelderby.measure.clock.timing import CPU_WALL
 
         seen = describe("cpu")
-    except (ImportError, OSError) as error:  # OSError: a library of torch's that does not load
+    except (ImportError, OSError) as error:  # OSError: a library of torch does not load
         return Machine("cpu", gpu_missing=f"torch does not run here: {error}")
     return Machine("cpu", **{**msgspec.structs.asdict(seen), "protocol": CPU_WALL})
 
 
 @contextmanager
 def exclusive(machine: Machine, root: Path) -> Iterator[None]:
-    """Two runs on one GPU would spoil each other's times. DerbyError when another one holds it."""
+    """Holds the GPU, since two runs on one GPU would spoil each other's times. DerbyError if another run holds it."""
     what = machine.gpu.uuid if machine.gpu else str(root.resolve())
     held = f"another `derby bench`, `tune` or `profile run` works on this {machine.name}; wait for its end"
     with exclusive_lock(hashlib.sha256(what.encode()).hexdigest()[:16], held):

@@ -1,5 +1,4 @@
-"""Whether a machine can run a solution, and the reason if not. Such a solution is skipped with the reason, never
-failed."""
+"""Whether a machine can run a solution, and if not, why. Such a solution is skipped with the reason; it never fails."""
 
 from __future__ import annotations
 
@@ -35,8 +34,8 @@ os._exit(0)
 
 
 def why_not(solution: Solution, machine: Machine, imports: bool = True) -> str | None:
-    """The reason why a solution cannot run on a machine, None when it can. imports: whether the modules that it needs
-    are tried; without that they are looked up, and nothing of them runs."""
+    """Why a solution cannot run on a machine, None if it can. imports: whether to import the modules that it needs;
+    otherwise they are only looked up, and none of their code runs."""
     requires = solution.requires
     if machine.gpu is None:
         if machine.device == "cuda" or not requires.cpu:
@@ -56,8 +55,8 @@ def why_not(solution: Solution, machine: Machine, imports: bool = True) -> str |
 
 
 def try_modules(solutions: Iterable[Solution]) -> None:
-    """Imports the modules that they need, each in a process of its own and several at a time, so that why_not() knows
-    the outcome: torch alone takes seconds to import, and a machine may have a dozen libraries."""
+    """Imports the modules that the solutions need, each in its own process and several at a time, so that why_not()
+    knows the outcome. torch alone takes seconds to import, and a machine may have a dozen libraries."""
     names = dict.fromkeys(name for solution in solutions for name in solution.requires.modules)
     with ThreadPoolExecutor(max_workers=max(2, min(8, os.cpu_count() or 1))) as pool:
         list(pool.map(module_problem, names))
@@ -84,13 +83,13 @@ def _is_installed(module: str) -> bool:
 
 
 def missing_module(name: str) -> str | None:
-    """Why a module cannot be there, None when it is found; no part of it is imported."""
+    """Why a module is missing, None if it is found. Nothing of it is imported."""
     if not all(part.isidentifier() for part in name.split(".")):
         return f"{name!r:.60} is no name of a module"
     if not _is_installed(name):
         return f"module {name} is not installed{how_to_install(name.partition('.')[0])}"
     first, *others = name.split(".")
-    found = importlib.util.find_spec(first)  # of a module without parents: nothing runs
+    found = importlib.util.find_spec(first)  # for a module without parents nothing runs
     for part in others:
         places = found.submodule_search_locations if found else None
         found = PathFinder.find_spec(f"{found.name}.{part}", places) if found and places else None
@@ -99,13 +98,13 @@ def missing_module(name: str) -> str | None:
 
 @cache
 def module_problem(name: str) -> str | None:
-    """Why a module cannot be imported, None when it can. Imported in a process behind the fences of a worker:
-    a set names it, and a library built for another CUDA can take its process down."""
+    """Why a module cannot be imported, None if it can. It is imported in a process behind a worker's fences, because a
+    set chooses it, and because a library built for another CUDA can crash its process."""
     if problem := missing_module(name):
         return problem
     with tempfile.TemporaryDirectory(prefix="kernelderby-") as folder:
         try:
-            # -P and a folder of its own: what lies in the current directory is the set's, not the machine's.
+            # -P and an empty folder, since files in the current directory belong to the set, not to the machine.
             done = subprocess.run(
                 [sys.executable, "-P", "-c", _TRIAL.format(name=name), *map(str, writable(Path(folder), Path(folder)))],
                 cwd="/",

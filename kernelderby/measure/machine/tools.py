@@ -1,4 +1,4 @@
-"""Where external tools lie: on PATH, in the CUDA toolkit, or where NVIDIA's installers put them."""
+"""Finds external tools: on PATH, in the CUDA toolkit, or in the folders of NVIDIA's installers."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from glob import glob
 from pathlib import Path
 
 TOOLKIT = "/usr/local/cuda"
-# Of tools that have folders of their own, best first. The nsys inside Nsight Compute is made for ncu's use and often
-# lacks the importer of its own streams.
+# Tools with their own folders, best folder first. The nsys inside Nsight Compute is made for ncu and often lacks the
+# importer of its streams.
 PLACES = {
     "nsys": (
         "/opt/nvidia/nsight-systems*/bin/nsys",
@@ -31,8 +31,8 @@ PLACES = {
 
 
 def find_tools(name: str) -> Iterator[Path]:
-    """Every executable of that name: on PATH, in $CUDA_HOME, $CUDA_PATH and /usr/local/cuda, in its own PLACES, the
-    newest version first in each. One that has several names comes once."""
+    """Every executable of that name: on PATH, in $CUDA_HOME, $CUDA_PATH and /usr/local/cuda, and in its PLACES, the
+    newest version first in each. An executable with several names comes once."""
     toolkits = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), TOOLKIT]
     found = [name, *(f"{home}/bin/{name}" for home in toolkits if home)]
     for place in PLACES.get(name, ()):
@@ -51,5 +51,5 @@ def find_tool(name: str) -> Path | None:
 
 
 def _natural(path: str) -> list[tuple[int, str]]:
-    """Version 2025.10 after 2025.9."""
+    """A sort key that puts version 2025.10 after 2025.9."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", path)]

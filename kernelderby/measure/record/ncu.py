@@ -1,7 +1,7 @@
 """NVIDIA's ncu around a profiling worker: hardware counters of every kernel of a few calls, as ncu's own CSV.
 
-ncu runs a kernel by itself, several times, with cold caches and the clocks as they are: its times are neither those of
-`derby bench` nor of a recording.
+ncu runs each kernel alone, several times, with cold caches and without fixed clocks. So its times differ from those of
+`derby bench` and of a recording.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kernelderby.rows.measurement import Status
 
 SUFFIX = ".ncu.csv"
 MOST_ITERATIONS = 3  # calls; counters hardly vary, and each kernel runs some ten times
-# Names of Volta's and all later architectures. profile/counters.py reads them.
+# Names for Volta and all later architectures. profile/counters.py reads them.
 METRICS = (
     "device__attribute_display_name",
     "gpu__time_duration.sum",
@@ -35,11 +35,10 @@ METRICS = (
 
 def record(ncu: Path, words: list[str], environment: dict[str, str], timeout: float, path: Path) -> None:
     """Runs the command under ncu, which counts between cudaProfilerStart and cudaProfilerStop, and writes its CSV.
-
-    Ended when ncu or the command fails, or nothing was counted.
+    Ended if ncu or the command fails, or nothing was counted.
     """
     options = ["--profile-from-start", "off", "--nvtx", "--clock-control", "none", "--cache-control", "all"]
-    options += ["--target-processes", "application-only"]  # not the compilers that it starts, which would crawl
+    options += ["--target-processes", "application-only"]  # not the compilers that it starts, which would be very slow
     form = ["--csv", "--page", "raw", "--print-units", "base", "--log-file", str(path)]
     path.unlink(missing_ok=True)
     try:
@@ -49,14 +48,15 @@ def record(ncu: Path, words: list[str], environment: dict[str, str], timeout: fl
         ended = Ended(Status.CRASHED, f"{ncu} counted nothing")
     except Ended as error:
         ended = error
-    # ncu says why in its log, where the table would be.
+    # ncu's log has the reason in place of the table.
     said = [line for line in path.read_text().splitlines() if "==ERROR==" in line] if path.is_file() else []
     path.unlink(missing_ok=True)
     raise Ended(ended.status, f"{ended}: {said[0]}" if said else str(ended))
 
 
 def count_kernels(path: Path) -> int:
-    """Rows of ncu's table: a kernel each. Lines of ncu's own (==PROF== ...) stand above it, units in its first row."""
+    """The rows of ncu's table, one per kernel. ncu's own lines (==PROF== ...) precede it, and its first row has the
+    units."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""NVIDIA's nsys: its place, whether it can finish a report here, and a bounded run of it around a command."""
+"""NVIDIA's nsys: finds it, tests whether it can finish a report here, and runs it within bounds around a command."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from kernelderby.measure.record.run import Ended, Profiled, ProfileJob, count_ke
 from kernelderby.measure.wire.process import worker_environment
 from kernelderby.rows.measurement import Status
 
-# Without osrt, whose stream is gigabytes of what nobody here reads; so are those of sampling and of backtraces.
+# Without osrt, sampling and backtraces: their streams are gigabytes that nobody here reads.
 TRACE = ("--trace", "cuda,nvtx", "--cuda-graph-trace", "node")
 QUIET = ("--sample", "none", "--cpuctxsw", "none", "--backtrace", "none")
 CAPTURE_RANGE = ("--capture-range", "cudaProfilerApi", "--capture-range-end", "stop")
-# Of processes that are ended by a signal, as flashinfer-bench's may be, only what was saved before is in the report.
+# If a signal ends a process, as flashinfer-bench may do, the report has only the data saved before.
 SAVE_OFTEN = ("--cuda-flush-interval", "500")  # ms
 STREAM_LIMIT_BYTES = 2 << 30  # a runaway stream is stopped, and says so
 _TRIAL_SECONDS, _EXPORT_SECONDS = 60, 600
 
 
 def find_working() -> tuple[Path | None, list[str]]:
-    """The first nsys that makes a report, and why those before it (or all of them) do not."""
+    """The first nsys that can make a report, and why the ones before it (or all) cannot."""
     problems: list[str] = []
     for nsys in find_tools("nsys"):
         problem = trial(nsys) and trial(nsys)  # on a busy machine an import was seen to fail, once
@@ -41,7 +41,7 @@ def find_working() -> tuple[Path | None, list[str]]:
 
 
 def trial(nsys: Path) -> str | None:
-    """Profiles `true`, which takes seconds; the reason when no .nsys-rep comes of it."""
+    """Profiles `true`, which takes seconds. Gives the reason if this makes no .nsys-rep."""
     with tempfile.TemporaryDirectory(prefix="kernelderby-nsys-") as folder:
         try:
             run_bounded(
@@ -68,7 +68,7 @@ def record(
 ) -> None:
     """Runs the command under nsys and exports to `path` (.sqlite); the .nsys-rep for the GUI lies beside it.
 
-    Ended when nsys, the command or the export fails, or its stream grows past STREAM_LIMIT_BYTES.
+    Ended if nsys, the command or the export fails, or if its stream exceeds STREAM_LIMIT_BYTES.
     """
     report = path.with_suffix(".nsys-rep")
     with tempfile.TemporaryDirectory(prefix="kernelderby-nsys-", dir=path.parent) as folder:
@@ -139,8 +139,8 @@ def flashinfer_bench_profiles(
 
 
 def accepting(definition: Definition) -> list[str]:
-    """Options with which flashinfer-bench accepts what the loosest of the definition's tolerances does: it has one for
-    all outputs, and does not time what is outside of it."""
+    """Options with which flashinfer-bench accepts everything that the loosest tolerance of the definition accepts. It
+    has one tolerance for all outputs, and does not time a solution outside it."""
     found = definition.tolerances
     if not found:
         return []
@@ -153,7 +153,7 @@ def accepting(definition: Definition) -> list[str]:
 
 
 def untimed(folder: Path) -> list[str]:
-    """By the rows that flashinfer-bench wrote: why the file holds no timed call, if so."""
+    """Why the file holds no timed call, by the rows that flashinfer-bench wrote; empty if it holds some."""
     rows = [line for path in (folder / "traces").rglob("*.jsonl") for line in path.read_text().splitlines()]
     if not rows:
         return ["flashinfer-bench wrote no row: the file may hold no timed call"]
@@ -166,13 +166,14 @@ def untimed(folder: Path) -> list[str]:
 
 
 def missing_inputs(root: Path, workload: Workload) -> Path | None:
-    """A file of inputs that flashinfer-bench would not find: it ends well without having run anything."""
+    """A missing file of inputs, without which flashinfer-bench runs nothing and exits without an error."""
     paths = (root / spec["path"] for spec in workload.inputs.values() if spec["type"] == "safetensors")
     return next((path for path in paths if not path.is_file()), None)
 
 
 def view_of_set(root: Path, folder: Path, definition: Definition, workloads: list[Workload]) -> None:
-    """Copies of the set's definitions and solutions, a link to its blobs, and a workloads/ of these lines only."""
+    """Makes copies of the set's definitions and solutions, a link to its blobs, and a workloads/ with these lines
+    only."""
     for part in ("definitions", "solutions"):
         if (root / part).is_dir():
             shutil.copytree(root / part, folder / part)

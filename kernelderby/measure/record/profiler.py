@@ -1,8 +1,8 @@
 """Records what this process does on the GPU, from CUPTI activity records: kernels, copies, memsets, API calls,
 synchronisation and NVTX ranges, tied together by correlation ids.
 
-NVTX reaches CUPTI when libcupti itself is the NVTX injection library, which NVTX looks up in the environment at a
-library's first NVTX call. So a Recorder must be made before anything in the process has used NVTX.
+CUPTI gets NVTX ranges if libcupti is the NVTX injection library, which NVTX looks up in the environment at a library's
+first NVTX call. So create the Recorder before anything in the process uses NVTX.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _INJECTION = "NVTX_INJECTION64_PATH"
 _NO_ID = (1 << 32) - 1
 _MARK, _START, _END = 1, 2, 4  # CUpti_ActivityFlag of markers
 # Queries of host state, hundreds in a call of torch. nsys leaves such functions out by default too
-# (--cuda-trace-all-apis); what launched GPU work stays whatever its name.
+# (--cuda-trace-all-apis); calls that launched GPU work stay in any case.
 _QUIET = (
     "cudaGetDevice",
     "cudaSetDevice",
@@ -82,11 +82,11 @@ _QUIET = (
 
 
 class RecordingFailed(DerbyError):
-    """CUPTI cannot record here; the message says why and what mends it."""
+    """CUPTI cannot record here; the message has the reason and the mend."""
 
 
 class Recorder:
-    """One at a time in a process, and no CuptiTimer beside it: CUPTI has one owner."""
+    """Only one at a time in a process, and no CuptiTimer beside it, because CUPTI has one owner."""
 
     def __init__(self) -> None:
         self._cupti = cupti = _import_cupti()
@@ -113,7 +113,7 @@ class Recorder:
 
     @contextmanager
     def record(self, gpu: GpuSeen) -> Iterator[ProcessRecording]:
-        """Gives the recording, which is complete once the context is left."""
+        """Gives the recording, which is complete after the end of the context."""
         torch.cuda.synchronize()
         self._own_ranges.clear()
         self._open.clear()
@@ -138,7 +138,7 @@ class Recorder:
 
     @contextmanager
     def range(self, name: str) -> Iterator[None]:
-        """An NVTX range, noted here too for where CUPTI sees no NVTX."""
+        """An NVTX range, also noted here in case CUPTI sees no NVTX."""
         start = self._now()
         with nvtx_range(name):
             yield
@@ -154,7 +154,7 @@ class Recorder:
         return int(self._cupti.get_timestamp())
 
     def _finish(self, recording: ProcessRecording) -> None:
-        """Order by time, our own ranges where NVTX gave none, and what the reader must know."""
+        """Orders by time, adds our own ranges if NVTX gave none, and adds warnings for the reader."""
         if self._own_ranges and not any(one.end for one in recording.ranges):
             recording.ranges.extend(self._own_ranges)
             recording.warnings.append("CUPTI saw no NVTX: only the pass's own ranges are here, none of the solution's")
@@ -236,7 +236,7 @@ class Recorder:
             self._open[one.id] = RangeRecord(one.name, one.timestamp, None, thread, domain=one.domain or "")
         elif one.flags_ & _END:
             begun = self._open.pop(one.id, None)
-            if begun is not None:  # else it began before the capture
+            if begun is not None:  # otherwise it began before the capture
                 end_thread = None if thread == begun.thread else thread
                 ranges.append(replace(begun, end=one.timestamp, end_thread=end_thread))
         elif one.flags_ & _MARK:
@@ -244,8 +244,8 @@ class Recorder:
 
 
 def _put_in_order(records: list[Any], recording: ProcessRecording) -> None:
-    """By time; without those that have none, which is a warning, and without what a buffer still held from before the
-    capture began."""
+    """Sorts by time. Removes records without times, with a warning, and records from before the capture that a buffer
+    still held."""
     dated = [one for one in records if one.start and one.end]
     if len(dated) < len(records):
         recording.warnings.append(f"left out: {counted(len(records) - len(dated), 'record')} without timestamps")
@@ -254,7 +254,7 @@ def _put_in_order(records: list[Any], recording: ProcessRecording) -> None:
 
 
 def _where(one: Any) -> tuple[int, int, int, int, int, int]:
-    """The fields of a WorkRecord."""
+    """The shared fields of a WorkRecord."""
     return one.start, one.end, one.device_id, one.context_id, one.stream_id, one.correlation_id
 
 
@@ -279,7 +279,7 @@ def _import_cupti() -> Any:
 
 
 def _inject_nvtx() -> None:
-    """Makes the libcupti that this process has loaded its NVTX injection library, unless a tool has set one."""
+    """Makes this process's loaded libcupti its NVTX injection library, unless a tool has set one."""
     if _INJECTION in os.environ:
         return
     for line in Path("/proc/self/maps").read_text().splitlines():
@@ -309,11 +309,10 @@ def nvtx_range(name: str) -> Iterator[None]:
 
 @contextmanager
 def record_function_as_nvtx() -> Iterator[None]:
-    """Within it, a solution's torch.profiler.record_function blocks are NVTX ranges too.
-
-    torch's own emit_nvtx would do so, but with a range for each ATen operation besides.
+    """In this context a solution's torch.profiler.record_function blocks are NVTX ranges too. torch's emit_nvtx would
+    add a range for each ATen operation.
     """
-    owner: Any = torch.autograd.profiler.record_function  # its methods are replaced, which no type allows
+    owner: Any = torch.autograd.profiler.record_function  # replaces its methods, which types do not allow
     enter, leave = owner.__enter__, owner.__exit__
 
     def __enter__(self: torch.autograd.profiler.record_function) -> Any:

@@ -1,10 +1,9 @@
-"""What a process that runs one solution is asked, and the records of one, in the terms of the nsys export. Plain data;
-writer.py puts it into SQLite.
+"""The request to a process that runs one solution, and its records, in the terms of the nsys export. Plain data;
+writer.py writes it into SQLite.
 
-All times are ns on one clock (CUPTI's, which is the epoch's); the writer makes them relative to
-ProcessRecording.start_ns.
-Identifiers of kinds are CUPTI's own numbers (CUpti_ActivityMemcpyKind, ...MemoryKind, ...SynchronizationType,
-...LaunchType); the writer translates where nsys has others.
+All times are ns on one clock (CUPTI's, which counts from the epoch); the writer makes them relative to
+ProcessRecording.start_ns. Identifiers of kinds are CUPTI's own numbers (CUpti_ActivityMemcpyKind, ...MemoryKind,
+...SynchronizationType, ...LaunchType); the writer translates them if nsys uses others.
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ from kernelderby.store.fields import Count
 
 
 class ProfileRequest(Struct, frozen=True):
-    """One solution on one workload. case: Case.to_json. reply: the path of the answer (ProfileDone); None: one call of
-    the solution, looked at by compute-sanitizer, and no answer. output: the SQLite file that CUPTI's records go into;
-    None where a profiler around the process records between cudaProfilerStart and Stop: all calls and what lies between
-    them (nsys), or call_by_call (ncu, which runs every kernel there some ten times)."""
+    """One solution on one workload. case: Case.to_json. reply: the path of the answer (ProfileDone); None for one call
+    under compute-sanitizer, without an answer. output: the SQLite file for CUPTI's records; None if a profiler around
+    the process records between cudaProfilerStart and Stop: all calls with the work between them (nsys), or call_by_call
+    (ncu, which runs every kernel there some ten times)."""
 
     root: str
     definition: str
@@ -37,7 +36,7 @@ class ProfileRequest(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class WorkRecord:
-    """What every record of GPU work has."""
+    """The fields of every record of GPU work."""
 
     start: int
     end: int
@@ -49,7 +48,7 @@ class WorkRecord:
 
 @dataclass(frozen=True, slots=True)
 class KernelRecord(WorkRecord):
-    """name: as the module has it, mangled or not. local_memory: bytes a thread and in total. shared_memory: static,
+    """name: as in the module, mangled or not. local_memory: bytes per thread and in total. shared_memory: static,
     dynamic and executed bytes. graph_node: 0 outside a CUDA graph."""
 
     name: str
@@ -65,7 +64,7 @@ class KernelRecord(WorkRecord):
 
 @dataclass(frozen=True, slots=True)
 class CopyRecord(WorkRecord):
-    """One copy. peers: source device and context, destination device and context, of a copy between GPUs."""
+    """One copy. peers: for a copy between GPUs the source's device and context, and the destination's."""
 
     bytes: int
     copy_kind: int
@@ -101,7 +100,7 @@ class CallRecord:
 
 @dataclass(frozen=True, slots=True)
 class WaitRecord:
-    """The host waiting for the GPU, or one stream for another. stream, event: None where the wait is for all."""
+    """The host waiting for the GPU, or one stream for another. stream, event: None if it waits for all."""
 
     start: int
     end: int
@@ -114,7 +113,8 @@ class WaitRecord:
 
 @dataclass(frozen=True, slots=True)
 class RangeRecord:
-    """An NVTX range, or a mark (end is None). end_thread: where it ended, when not on the thread that began it."""
+    """An NVTX range, or a mark (end is None). end_thread: the thread on which it ended, if not the one on which it
+    began."""
 
     name: str
     start: int
@@ -128,7 +128,7 @@ class RangeRecord:
 class ProcessRecording:
     """Everything recorded in one process between start_ns and end_ns.
 
-    facts: what was run (solution, workload, ...). warnings: what a reader must know; they travel in the file.
+    facts: solution, workload and so on. warnings: for readers; they are stored in the file.
     """
 
     process: int

@@ -1,4 +1,4 @@
-"""Profiles solutions on workloads: a process of its own for each pair, one SQLite file each."""
+"""Profiles solutions on workloads: a separate process and one SQLite file for each pair."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ class ProfileJob:
 
     @property
     def stem(self) -> str:
-        """Of the profile's file name: "triton_compact_seq_len901_cd5fd1a5"."""
+        """The stem of the profile's file name: "triton_compact_seq_len901_cd5fd1a5"."""
         axes = "_".join(f"{name}{size}" for name, size in self.workload.axes.items())
         return "_".join(filter(None, [self.solution.name, axes, self.workload.uuid[:8]]))
 
 
 @dataclass(slots=True)
 class Profiled:
-    """What became of one pair. path is None when there is no profile; message says why then."""
+    """The result for one pair. path is None without a profile; then message has the reason."""
 
     solution: str
     workload: str
@@ -65,8 +65,9 @@ class Profiled:
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """A profiler around a worker's process. record: runs a command line under it and writes the file: (words,
-    environment, seconds, path). suffix: of the file. count: kernels in one. call_by_call: see ProfileRequest."""
+    """A profiler around a worker's process. record: runs a command line under it and writes the file, called with
+    (words, environment, seconds, path). suffix: of the file. count: counts the kernels in a file. call_by_call: see
+    ProfileRequest."""
 
     record: Callable[[list[str], dict[str, str], float, Path], None]
     suffix: str
@@ -92,7 +93,8 @@ def run_profiles(
     timeout: float,
     around: Around | None = None,
 ) -> Iterator[Profiled]:
-    """Works the pairs off one by one. around: what records from outside (nsys, ncu); without one CUPTI does."""
+    """Profiles the pairs one by one. around: the profiler that records from outside (nsys, ncu); without one CUPTI
+    records."""
     suffix, count = (around.suffix, around.count) if around else (SUFFIX, count_kernels)
     with exclusive(machine, catalog.root):
         for pair in pairs:
@@ -155,7 +157,7 @@ def _profiled(pair: ProfileJob, path: Path, reply: Reply, count: Callable[[Path]
 
 
 def count_kernels(path: Path) -> int:
-    """Rows of the kernel table. DerbyError when the file has none."""
+    """The number of rows in the kernel table. DerbyError if the file has none."""
     try:
         with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
             return int(connection.execute("SELECT count(*) FROM CUPTI_ACTIVITY_KIND_KERNEL").fetchone()[0])
@@ -167,7 +169,7 @@ def count_kernels(path: Path) -> int:
 
 
 class Ended(Exception):
-    """A process that did not end well; the message says how, with the end of its output."""
+    """A process failed; the message says how, with the end of its output."""
 
     def __init__(self, status: Status, message: str) -> None:
         super().__init__(message)
@@ -175,7 +177,7 @@ class Ended(Exception):
 
 
 def worker_command(request: ProfileRequest, folder: Path) -> list[str]:
-    """The words that start a process for the request, which lies in the folder."""
+    """The command words for a process with the request, which is in the folder."""
     path = folder / "request.json"
     path.write_text(json.dumps(msgspec.to_builtins(request)), encoding="utf-8")
     return [sys.executable, "-P", "-m", _MODULE, str(path)]
@@ -184,8 +186,8 @@ def worker_command(request: ProfileRequest, folder: Path) -> list[str]:
 def run_bounded(
     words: list[str], environment: dict[str, str], timeout: float, watch: Callable[[], str | None] = lambda: None
 ) -> str:
-    """Runs a command in a session of its own and gives its output. Ended when it fails, takes longer than timeout, or
-    watch() gives a reason to stop it; its children end with it, and all that it has started with this process, however
+    """Runs a command in its own session and gives its output. Ended if it fails, exceeds the timeout, or watch() gives
+    a reason to stop it. Its children end with it, and everything that it has started ends with this process, however
     that ends."""
     with tempfile.TemporaryFile() as log:
         number = watcher.next_mark()
@@ -208,7 +210,7 @@ def run_bounded(
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-            marks.end(number)  # what has left the group
+            marks.end(number)  # processes that have left the group
         log.seek(max(0, log.seek(0, os.SEEK_END) - _LOG_BYTES))
         output = log.read().decode(errors="replace")
     if reason:

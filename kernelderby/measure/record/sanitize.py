@@ -1,8 +1,8 @@
 """NVIDIA's compute-sanitizer around one call of a solution: out of bounds, races in shared memory, uninitialised reads,
-barriers that not all threads reach; one line a place, at the kernel and its source line.
+barriers that not all threads reach. One line per place, with the kernel and its source line.
 
-Its tools take ten to a hundred times as long as the kernel. Torch gives each tensor an allocation of its own, or an
-access behind one would lie in the next.
+Its tools take ten to a hundred times as long as the kernel. Torch gives each tensor its own allocation; otherwise an
+access past the end of one tensor would be inside the next.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from kernelderby.store.counts import counted
 
 Job = tuple[Definition, tuple[Solution, ...], tuple[Case, ...]]
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
-_MOST = 1000  # errors that a tool prints
+_MOST = 1000  # maximum number of errors that a tool prints
 _MISSING = (
     "--sanitize: no compute-sanitizer on the PATH, in $CUDA_HOME or /usr/local/cuda; it is part of the CUDA toolkit, "
     "or: pip install nvidia-cuda-sanitizer-api"
@@ -38,7 +38,7 @@ _FINDING = re.compile(
     r"Invalid |Uninitialized |Barrier error|(Error|Warning): (Potential )?(Race|RAW|WAR|WAW)|Potential |Misaligned |"
     r"Divergent |Deadlock |Program hit |Leaked |Malloc/Free|Out-of-range |Unused "
 )
-# "at kernel(int *)+0x70 in file.cu:34", and as older versions said it: "at 0x70 in file.cu:34:kernel(int *)".
+# "at kernel(int *)+0x70 in file.cu:34"; older versions: "at 0x70 in file.cu:34:kernel(int *)".
 _AT = re.compile(
     r"\bat (?:0x[0-9a-f]+ in )?(?P<kernel>[^+\s][^+]*?)(?:\+0x[0-9a-f]+)?(?: in (?P<file>\S+:\d+))?(?: \[|$)"
 )
@@ -49,8 +49,8 @@ _FRAME = re.compile(r"Device Frame: ?(?P<kernel>.+?)(?:\+0x[0-9a-f]+)?(?: in (?P
 
 @dataclass(frozen=True, slots=True)
 class SanitizerFinding:
-    """what: in the tool's words. where: kernel and source line; the other access of a race too. example: which thread,
-    which address, of the first. count: how often."""
+    """what: in the tool's words. where: kernel and source line, also of the other access in a race. example: thread and
+    address of the first occurrence. count: number of occurrences."""
 
     what: str
     where: str
@@ -65,7 +65,7 @@ class SanitizerFinding:
 
 @dataclass(frozen=True, slots=True)
 class Sanitized:
-    """One solution on one case under one tool; read as a check's result."""
+    """One solution on one case under one tool, in the form of a check's result."""
 
     definition: str
     solution: str
@@ -80,7 +80,7 @@ class Sanitized:
 
 
 def find_sanitizer() -> Path:
-    """DerbyError without one."""
+    """The sanitizer's path. DerbyError without one."""
     found = find_tool("compute-sanitizer")
     if found is None:
         raise DerbyError(_MISSING)
@@ -88,7 +88,7 @@ def find_sanitizer() -> Path:
 
 
 def chosen_cases(jobs: Iterable[Job], failed: Collection[tuple[str, str]]) -> list[tuple[Definition, Solution, Case]]:
-    """Of each solution one case: the first that failed (solution, label), else the smallest."""
+    """One case for each solution: the first that failed (solution, label), otherwise the smallest."""
     pairs = []
     for definition, solutions, cases in jobs:
         for solution in solutions:
@@ -107,7 +107,7 @@ def sanitized(
     timeout: float,
     told: Callable[[Sanitized], None] = lambda _: None,
 ) -> Iterator[Sanitized]:
-    """Each under each of TOOLS. What is compiled for it is kept for the next tool, not for anybody else."""
+    """Runs each solution under each of TOOLS. Compiled code is kept for the next tool, and for nobody else."""
     for definition, solution, case in pairs:
         with tempfile.TemporaryDirectory(prefix="kernelderby-sanitize-") as folder:
             names = str(root.resolve()), definition.name, solution.name
@@ -123,7 +123,7 @@ def sanitized(
 def _under(
     sanitizer: Path, tool: str, words: list[str], folder: Path, timeout: float
 ) -> tuple[str, str, tuple[str, ...]]:
-    """Status, message and a line a finding."""
+    """Status, message, and a line for each finding."""
     log = folder / f"{tool}.log"
     options = ["--tool", tool, "--log-file", str(log), "--print-limit", str(_MOST), "--target-processes", "all"]
     options += ["--show-backtrace", "device", "--check-exit-code", "no"]
@@ -137,7 +137,7 @@ def _under(
         return tool, counted(len(found), "place"), tuple(map(str, found))
     if reason:
         return str(status), reason, ()
-    if "SUMMARY: 0 " not in text:  # nothing found is only what says so
+    if "SUMMARY: 0 " not in text:  # only an explicit summary means that nothing was found
         said = [line.strip("= ") for line in text.splitlines() if "Error" in line]
         return str(Status.CRASHED), f"{tool} looked at nothing: {said[-1] if said else 'it wrote no summary'}", ()
     return str(Status.PASSED), "", ()
@@ -156,7 +156,7 @@ def _environment(folder: Path) -> dict[str, str]:
 
 
 def findings(text: str) -> list[SanitizerFinding]:
-    """What a log of any of the tools says, each place once."""
+    """The findings in a log of any of the tools, each place once."""
     blocks: list[list[str]] = []
     for line in text.splitlines():
         found = _LINE.match(line)
@@ -193,7 +193,7 @@ def _finding(block: list[str]) -> SanitizerFinding:
 
 
 def _place(line: str) -> str:
-    """Such as "saxpy kernel.cu:41"."""
+    """A place such as "saxpy kernel.cu:41"."""
     found = _FRAME.search(line) or _OLD.search(line) or _AT.search(line)
     if found is None:
         return ""

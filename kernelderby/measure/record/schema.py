@@ -149,7 +149,7 @@ TABLES: dict[str, tuple[str, ...]] = {
     ),
 }
 
-# id -> (name, label). nsys's numbers of memory kinds and launch types are CUPTI's less one and more one.
+# id -> (name, label). nsys's number of a memory kind is CUPTI's minus one; that of a launch type is CUPTI's plus one.
 _COPIES = (
     "Unknown",
     "Host-to-Device",

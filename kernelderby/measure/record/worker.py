@@ -1,7 +1,7 @@
 """A process that runs one solution on one workload: python -m kernelderby.measure.record.worker REQUEST.json
 
 The request is a ProfileRequest. A profile's reply is a file with one JSON object, as a Worker answers (ProfileDone).
-Under compute-sanitizer nothing but the solution's own call runs on the GPU beside what makes its inputs.
+Under compute-sanitizer only the solution's call and the making of its inputs run on the GPU.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ if TYPE_CHECKING:  # torch is imported by the first command that needs it
     from kernelderby.measure.record.records import ProcessRecording
     from kernelderby.measure.worker.candidate import Candidate
 
-CAPTURE_SECONDS = 5.0  # of calls at most; slow solutions get fewer iterations, 3 at least
+CAPTURE_SECONDS = 5.0  # maximum for all calls; slow solutions get fewer iterations, at least 3
 MINIMUM_ITERATIONS = 3
 WARMUP = 3
 
 
 class ProfileWorker(Worker):
-    """A worker that records instead of timing. recorder: None where a profiler around this process does."""
+    """A worker that records instead of timing. recorder: None if a profiler around this process records."""
 
     recorder: Recorder | None = None
 
     def make_recorder(self) -> Done:
-        """Comes before load(): a library's first use of NVTX settles who gets to see its ranges."""
+        """Must come before load(), because a library's first use of NVTX decides who sees its ranges."""
         from kernelderby.measure.record.profiler import Recorder
 
         self.recorder = Recorder()
@@ -81,7 +81,7 @@ class ProfileWorker(Worker):
 
 
 class _Pass:
-    """The measured calls: as in a timed round, cold L2 and input sets in turn, but each in named ranges."""
+    """The measured calls: as in a timed round, with cold L2 and input sets in turn, but in named ranges."""
 
     def __init__(self, candidate: Candidate, maker: InputMaker, solution: str) -> None:
         import torch
@@ -96,7 +96,7 @@ class _Pass:
         self._flush = torch.empty(flush_bytes(maker.device), dtype=torch.uint8, device=maker.device)
 
     def warm_up(self, iterations: int) -> int:
-        """How many iterations fit into CAPTURE_SECONDS, `iterations` at most."""
+        """The number of iterations that fit into CAPTURE_SECONDS, at most `iterations`."""
         for number in range(WARMUP):
             self._synchronize()
             start = time.perf_counter()
@@ -111,7 +111,7 @@ class _Pass:
         named: Callable[[str], AbstractContextManager[None]],
         around: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
-        """around: of each call, without the flush before it."""
+        """around: a context around each call, without the flush before it."""
         for number in range(iterations):
             with named("harness: flush L2"):
                 self._flush.zero_()
@@ -124,7 +124,8 @@ class _Pass:
                 self._synchronize()
 
     def under_profiler(self, iterations: int, call_by_call: bool) -> None:
-        """Between cudaProfilerStart and cudaProfilerStop (nsys's capture range): all calls, or each by itself."""
+        """Runs the calls between cudaProfilerStart and cudaProfilerStop (nsys's capture range), all together or each by
+        itself."""
         import torch
 
         from kernelderby.measure.record.profiler import nvtx_range
@@ -155,19 +156,19 @@ def _write(recording: ProcessRecording, path: Path) -> None:
 
 
 def call_once(request: ProfileRequest) -> None:
-    """Ends the process with the reason where the solution does not load, or raises."""
+    """Ends the process with the reason if the solution does not load, or raises."""
     worker = Worker(request.root, request.device)
     try:
         worker.load(request.definition, request.solution)
         worker.call_once(request.case)
     except NotLoaded as error:
         sys.exit(str(error))
-    except Exception as error:  # noqa: BLE001 - whatever the solution raises
+    except Exception as error:  # noqa: BLE001 - any exception of the solution
         sys.exit(told(error))
 
 
 def work_off(request: ProfileRequest) -> dict[str, Any]:
-    """Loads and profiles; the reply, also when either fails."""
+    """Loads and profiles. Gives the reply, also if either fails."""
     worker = ProfileWorker(request.root, request.device)
     names = {"definition": request.definition, "solution": request.solution}
     asked = {name: getattr(request, name) for name in ("case", "iterations", "output", "call_by_call")}

@@ -1,4 +1,4 @@
-"""A recording as the SQLite file that `nsys export` would make of it, so that `nsys stats` and our own readers see no
+"""Writes a recording as the SQLite file that `nsys export` would make, so that `nsys stats` and our readers see no
 difference."""
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from kernelderby.measure.record import schema as schema
 from kernelderby.measure.record.records import CopyRecord, FillRecord, KernelRecord, ProcessRecording, WorkRecord
 from kernelderby.store.demangle import demangled, function_name
 
-_Row = tuple[int | str | None, ...]  # what SQLite keeps
+_Row = tuple[int | str | None, ...]  # the types that SQLite stores
 
-_PID_SHIFT = 24  # globalTid: process << 24 | thread; what stands above (host, virtual machine) is 0 here
+_PID_SHIFT = 24  # globalTid: process << 24 | thread; the higher bits (host, virtual machine) are 0 here
 _WARNING = 2
 _PARTS = "MAJOR", "MINOR", "MICRO"
 _MAXIMUM_UINT32 = (1 << 32) - 1  # CUPTI's "none" of events
 
 
 def write(recording: ProcessRecording, path: Path) -> None:
-    """Writes the file whole or not at all; one of that name is replaced."""
+    """Writes the file whole or not at all, and replaces an existing one."""
     staging = path.with_name(f".{path.name}.{os.getpid()}")
     staging.unlink(missing_ok=True)
     try:
@@ -69,7 +69,7 @@ class _Writer:
             )
 
     def _insert(self, table: str, rows: Iterable[_Row]) -> None:
-        """Makes the table with its first row: nsys has no empty tables either."""
+        """Creates the table with its first row, since nsys has no empty tables either."""
         columns = schema.TABLES[table]
         rows = iter(rows)
         first = next(rows, None)
@@ -179,7 +179,7 @@ class _Writer:
             )
 
     def _ranges(self) -> Iterator[_Row]:
-        """Domains come first: a range's domainId means nothing without the event that created it."""
+        """Domains come first, because a range's domainId means nothing without the event that created the domain."""
         domains = {"": 0}
         for one in self._recording.ranges:
             if one.domain not in domains:
@@ -220,5 +220,5 @@ class _Writer:
 
 
 def _memory(kind: int) -> int:
-    """nsys's number of a CUPTI memory kind."""
+    """nsys's number for a CUPTI memory kind."""
     return kind - 1 if 0 < kind <= schema.UNKNOWN_MEMORY else schema.UNKNOWN_MEMORY
