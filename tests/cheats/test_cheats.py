@@ -218,7 +218,7 @@ def test_rows_that_somebody_else_wrote_are_set_aside(tmp_path):
     done = run(root, names, STARTED)
     assert done.returncode == 0, done.stderr[-2000:]
     lines = (root / f"traces/cpu/elementwise/{DEFINITION}.jsonl").read_text()
-    assert "2099" not in lines
+    assert "2099-" not in lines
     rows = rows_of(root)
     assert set(rows) == set(names)
     assert rows["writes_its_output"]["measurement"]["status"] == "passed"

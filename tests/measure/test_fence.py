@@ -588,9 +588,9 @@ for thread in threads:
             continue
         raise SystemExit("not refused")
     assert libc.syscall(tkill, thread, 0) == -1 and ctypes.get_errno() == 1
-child = subprocess.Popen(["sleep", "60"], start_new_session=True)
+child = subprocess.Popen(["sleep", "60"])
 os.sched_setaffinity(child.pid, {0})
-os.killpg(child.pid, signal.SIGTERM)
+os.kill(child.pid, signal.SIGTERM)
 assert child.wait() == -signal.SIGTERM
 own = threading.Thread(target=time.sleep, args=(1,))
 own.start()

@@ -45,13 +45,21 @@ _REFUSED = {
     **{"shmat": (30, 196), "shmctl": (31, 195), "semget": (64, 190), "semop": (65, 193), "semctl": (66, 191)},
     **{"semtimedop": (220, 192), "msgget": (68, 186), "msgsnd": (69, 189), "msgrcv": (70, 188), "msgctl": (71, 187)},
     **{"mq_open": (240, 180), "mq_unlink": (241, 181), "sendmsg": (46, 211), "sendmmsg": (307, 269)},
+    # Memory that no list of a process shows: files that only their maker sees, and whole huge pages of which a pipe
+    # holds one small page.
+    **{"memfd_secret": (447, 447), "vmsplice": (278, 75)},
 }
+# Of a worker alone. A timer that sends SIGCONT would wake a process that the run has stopped.
+_OF_A_WORKER = {"timer_create": (222, 107)}
 _WITHOUT_NUMBER = {"clone3": (435, 435)}  # ENOSYS: its flags are in memory; callers fall back to clone
 _WITHOUT_ATTRIBUTES = {  # EOPNOTSUPP, as on a disk without attributes: an access list could close a file to the run
     **{"setxattr": (188, 5), "lsetxattr": (189, 6), "fsetxattr": (190, 7), "setxattrat": (463, 463)},
     **{"removexattr": (197, 14), "lremovexattr": (198, 15), "fremovexattr": (199, 16), "removexattrat": (466, 466)},
 }
 _WITHOUT_EFFECT = {"chown": (92, None), "lchown": (94, None), "fchown": (93, 55), "fchownat": (260, 54)}
+# Of a worker alone: it stays in one group with all that it starts, so one signal reaches all of them. Of a chain of
+# processes, each of which starts the next one and ends, no list would ever be complete.
+_LEAVING = {"setsid": (112, 157), "setpgid": (109, 154)}
 # Name: numbers, and the argument with the mode. The call has no effect unless the owner keeps all permissions, since
 # landlock does not cover permissions. A linker can still make its output executable.
 _MODES = {"chmod": ((90, None), 1), "fchmod": ((91, 52), 1), "fchmodat": ((268, 53), 2), "fchmodat2": ((452, 452), 2)}
@@ -210,6 +218,8 @@ def _program(targets: Collection[int], has_service: bool, of_judge: bool) -> byt
         code += [(_AT_LEAST, 0, 1, _X32), (_RETURN, 0, 0, _REFUSE)]
     for table, answer in (
         (_REFUSED, _REFUSE),
+        ({} if of_judge else _OF_A_WORKER, _REFUSE),
+        ({} if of_judge else _LEAVING, _FAIL),
         (_WITHOUT_NUMBER, _FAIL | errno.ENOSYS),
         (_WITHOUT_ATTRIBUTES, _FAIL | errno.EOPNOTSUPP),
         (_WITHOUT_EFFECT, _FAIL),

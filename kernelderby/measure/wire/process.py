@@ -30,6 +30,7 @@ from kernelderby.rows.measurement import Status
 _LOG_BYTES = 1 << 14  # the end of a solution's output is enough to see why it failed
 _REPLY_BYTES = 16 << 20
 _POLL_SECONDS = 0.2
+_LATE_SECONDS = 5.0  # for the rest of an answer that has begun
 _LOOK_SECONDS = 1.0
 _STOP_SECONDS = 0.1
 _MOST_PROCESSES = 1000  # compilers run side by side, with a few processes each
@@ -206,10 +207,12 @@ class WorkerProcess:
                     return self._gone(Status.CRASHED, f"the process sent more than {_REPLY_BYTES >> 20} MiB at once")
             elif self._process.poll() is not None:
                 return self._ended()
-            elif too_much := self._takes_too_much():
-                return self._gone(*too_much)
-            elif not left:  # only now: an answer that came in time may have waited for us to look
-                return self._gone(Status.TIMED_OUT, f"no answer within {self._timeout:g} s")
+            # Not before what came in time and waited for us to look has been read.
+            if b"\n" not in self._unread:
+                if time.monotonic() > self._deadline + _LATE_SECONDS * bool(ready):
+                    return self._gone(Status.TIMED_OUT, f"no answer within {self._timeout:g} s")
+                if too_much := self._takes_too_much():
+                    return self._gone(*too_much)
         line, _, self._unread = self._unread.partition(b"\n")
         try:
             content = json.loads(line)
@@ -326,12 +329,12 @@ def interruptible() -> Iterator[None]:
 def standing_still(workers: Iterable[WorkerProcess]) -> Iterator[None]:
     """Meanwhile no thread of these workers runs, and nothing that they have started; what has left its parent ends. A
     kernel that they have launched goes on: Watch looks for those."""
-    processes.end_orphans(WorkerProcess.known())
-    stopped = list(workers)
-    started = {pid for worker in stopped for pid in processes.descendants(worker.pid)}
+    stopped, started = list(workers), set[int]()
     try:
-        for worker in stopped:
+        for worker in stopped:  # with their groups, which nothing that they start can leave
             worker.tell_to_stop()
+        processes.end_orphans(WorkerProcess.known())
+        started = {pid for worker in stopped for pid in processes.descendants(worker.pid)}
         for pid in started:
             processes.signalled(pid, signal.SIGSTOP)
         for worker in stopped:  # they stop side by side
