@@ -14,6 +14,7 @@ from kernelderby.measure.machine import health
 from kernelderby.measure.machine.environment import GpuSensors
 from kernelderby.measure.machine.health import Health, MachineFailed
 from kernelderby.measure.machine.probe import Machine
+from kernelderby.measure.run.verify import verify
 from kernelderby.measure.wire.replies import Failed, GpuSeen
 from kernelderby.rows.measurement import Status
 from kernelderby.rows.row import JUDGE_WITHOUT_MEMORY
@@ -180,13 +181,17 @@ def test_who_has_no_memory_beside_the_others_runs_by_itself(tmp_path, monkeypatc
     [own] = root.glob("solutions/**/honest")
     too = Path(shutil.copytree(own, own.parent / "honest_too")) / "solution.toml"
     too.write_text(too.read_text().replace('"honest"', '"honest_too"'))
-    rows = measure(root, others, workloads=("8",))
+    rows = measure(root, others, workloads=("8",), sealed=True)
     found = {row.solution: row for row in rows}
     assert len(rows) == 3 and all(found[name].status is Status.PASSED for name in others[:2]), rows
     assert found["honest"].message == "by itself: beside the others was no memory"
     assert [name for name in others if "apart" in found[name].environment] == ["honest"]
     pair = Resampled([found["honest"], found["honest_too"]]).differences(np.array([0]), np.array([1]))
     assert not pair.paired[0]
+    # The others' rows are there by then, for everybody to read.
+    secrets = {name: found[name].environment["secret"] for name in others}
+    assert secrets["honest"] != secrets["honest_too"] == secrets["not_a_number"]
+    assert [each.problems for each in verify(root / "traces")] == [[]]
 
 
 def test_a_definition_that_breaks_alone_is_named(tmp_path):

@@ -15,6 +15,9 @@ def drawn() -> str:
     return secrets.token_hex(16)
 
 
-def of_workload(session: str, uuid: str) -> str:
-    """The secret of one workload, which stands in its rows while others are still to come: nothing leads back."""
-    return hashlib.sha256(f"{session}/{uuid}".encode()).hexdigest()[:32]
+def of_workload(session: str, uuid: str, apart: str = "") -> str:
+    """The secret of one workload, which stands in its rows while others are still to come: nothing leads back.
+
+    apart: the solution that is measured by itself. The rows of those before it are there by then, for it to read."""
+    place = f"{uuid}/{apart}" if apart else uuid
+    return hashlib.sha256(f"{session}/{place}".encode()).hexdigest()[:32]

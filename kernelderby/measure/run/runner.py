@@ -245,7 +245,8 @@ class Runner:
         self._ledger.environment["judge_slack_us"] = slack
 
     def _run_job(self, job: Job) -> None:
-        own = secret.of_workload(self.settings.secret, job.workload.uuid)  # it stands in its rows, and others follow
+        apart = job.solutions[0].name if job.apart else ""
+        own = secret.of_workload(self.settings.secret, job.workload.uuid, apart)  # it stands in its rows
         left_out = f"{workload_label(job.workload)}: left out"
         try:
             table = JudgesTable.of(self.catalog.root, job.definition, job.workload, self.machine, own)

@@ -158,7 +158,8 @@ def _row_problems(row: dict[str, Any], first: dict[str, Any], last: dict[str, An
 
 def _secret_of(row: dict[str, Any], last: dict[str, Any]) -> str | None:
     try:
-        return of_workload(str(last["secret"]), row["workload"]["uuid"])
+        apart = str(row["measurement"]["environment"].get("apart", ""))
+        return of_workload(str(last["secret"]), row["workload"]["uuid"], apart)
     except (LookupError, TypeError, ValueError, AttributeError):
         return None
 
