@@ -54,6 +54,17 @@ def test_places_are_told(own):
     assert "columns: 126 of the 127 from 129 to 255 of 300: tiles 2 to 3 of 5, each of 64" in told(tile)
 
 
+def test_outputs_that_the_definition_cannot_read_end_no_run(own):
+    definition, x = Catalog.open(own).definition("twice"), torch.ones(2, 300)
+
+    class Sorted(Reference):
+        @staticmethod
+        def canonical_outputs(outputs, inputs):
+            return {"output": inputs["x"].flatten()[outputs["output"].long()]}
+
+    assert look_closer(definition, Sorted, {"x": x}, {"output": x * 1e6}) == ()
+
+
 def test_a_failing_check_says_why_and_dumps(own, derby):
     (own / "wrong.py").write_text("def run(x):\n    y = x * 2\n    y[:, -1:] = 7\n    return y\n")
     code, out, _ = derby("check", "wrong.py", "--for", "twice", "--shape", "T=3,D=9", "--dump", "why.safetensors")

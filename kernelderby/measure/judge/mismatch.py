@@ -31,7 +31,11 @@ def look_closer(
         _write(dump, inputs, outputs, expected)
     canonical = getattr(module, "canonical_outputs", None)
     if canonical is not None:
-        expected, outputs = canonical(expected, inputs), canonical(outputs, inputs)
+        expected = canonical(expected, inputs)
+        try:
+            outputs = canonical(outputs, inputs)
+        except Exception:  # what they hold is the solution's doing, and the verdict says so  # noqa: BLE001
+            return ()
     return tuple(line for name in expected for line in _of_output(definition, name, outputs[name], expected[name]))
 
 

@@ -118,9 +118,9 @@ class Race:
             unchanged(sums, {name: each.inputs[name] for name in sums}, WHILE_TIMED)
 
     def reference_latency_us(self, timer: Timer, iterations: int) -> float:
-        """Median time of the definition's reference."""
+        """Median time of the definition's reference, on contents that nobody else reaches."""
         exchange = self.exchange
-        inputs = exchange.sets[0].inputs
+        inputs = exchange.expected_inputs(0, "reference")
         reference_outputs(exchange.definition, exchange.module, inputs)
         spans = timer.spans(lambda _: reference_outputs(exchange.definition, exchange.module, inputs), iterations)
         return sorted(spans.spans_us)[len(spans.spans_us) // 2]
