@@ -61,11 +61,11 @@ class Batches:
 class Singles:
     """The relay: what single calls take by it, and how unsure it is."""
 
-    def __init__(self, per_call, unsure_us=0.5):
-        self.per_call, self.unsure_us = per_call, unsure_us
+    def __init__(self, per_call, unsure_us=0.5, wakes_us=0.0):
+        self.per_call, self.unsure_us, self.wakes_us = per_call, unsure_us, wakes_us
 
     def relayed(self, pace, kind, margin_us, copy_us=0.0):
-        return Relayed(self.per_call[kind] - copy_us, self.unsure_us)
+        return Relayed(self.per_call[kind] - copy_us, self.unsure_us, self.wakes_us)
 
 
 class Seen:
@@ -77,11 +77,13 @@ class Seen:
 PACE = Pacemaker(None, None, {"eager": 1.5, "graph": 1.5})
 
 
-def looked(per_call, claims, host_us=5.0, refuses=False, returns_outputs=False, singly=None, unsure_us=0.5):
+def looked(
+    per_call, claims, host_us=5.0, refuses=False, returns_outputs=False, singly=None, unsure_us=0.5, wakes_us=0.0
+):
     """per_call: in batches. singly: by the relay; without it there is no pace."""
     session = SessionClock(beside={"eager": BESIDE, "graph": BESIDE}, pace=PACE if singly else None)
     batches = Batches(per_call, refuses)
-    look = SecondLook(Singles(singly, unsure_us), batches, "cuda", session, returns_outputs)
+    look = SecondLook(Singles(singly, unsure_us, wakes_us), batches, "cuda", session, returns_outputs)
     return Seen(look.at(Claims(claims, host_us), Judged()), batches.asked)
 
 
@@ -118,6 +120,13 @@ def test_where_the_gpu_does_not_come_to_rest_batches_decide_and_nobody_is_accuse
 
 def test_a_call_that_waits_on_its_host_may_wake_up():
     assert Relayed(40.0, 1.0, wakes_us=60.0).short_of(10.0, 2.0) < 0 < Relayed(40.0, 1.0).short_of(10.0, 2.0)
+
+
+def test_whoever_has_a_graph_does_not_wait_on_its_host():
+    """It would only have to say so, and an eager call might take a host's waking less than it does."""
+    both = looked({}, {"eager": 10.0, "graph": 9.0}, singly={"eager": 40.0, "graph": 9.0}, wakes_us=60.0)
+    assert both.clocked["eager"].short_us == 30.0 and both.clocked["graph"].short_us == 0
+    assert looked({}, {"eager": 10.0}, singly={"eager": 40.0}, wakes_us=60.0).clocked["eager"].short_us == 0
 
 
 def test_copies_that_its_worker_makes_are_not_the_calls():

@@ -4,6 +4,7 @@ once, and a wrong call in the middle of the timed ones is found."""
 from __future__ import annotations
 
 import itertools
+import threading
 import time
 from dataclasses import replace
 from types import SimpleNamespace
@@ -18,7 +19,9 @@ from kernelderby.rows.measurement import Status
 torch = pytest.importorskip("torch")
 from kernelderby.measure.clock.graphs import NotCapturable  # noqa: E402
 from kernelderby.measure.clock.timing import Timer, WallTimer  # noqa: E402
-from kernelderby.measure.judge import batch  # noqa: E402
+from kernelderby.measure.judge import batch, correctness  # noqa: E402
+from kernelderby.measure.judge import exchange as exchange_module  # noqa: E402
+from kernelderby.measure.judge.exchange import Exchange  # noqa: E402
 from kernelderby.measure.judge.inputs import InputMaker  # noqa: E402
 from kernelderby.measure.judge.race import WARMUP  # noqa: E402
 from kernelderby.measure.judge.table import JudgesTable  # noqa: E402
@@ -115,7 +118,7 @@ def checked(definition, function, monkeypatch):
     race = local_race(*parts(definition, function), WallTimer())
     assert race.check().status is Status.PASSED
     race.start()
-    race.exchange.reference_seconds = 1.0
+    monkeypatch.setattr(Exchange, "reference_seconds", 1.0)
     monkeypatch.setattr("kernelderby.measure.judge.series._REPEATING_SECONDS", 10.0)
     return race
 
@@ -206,13 +209,13 @@ def test_enough_calls_are_compared_and_each_is_as_likely(definition, planned):
     assert max(often) < 1.2 * min(often)
 
 
-def test_a_slow_reference_looks_at_one_call_of_a_series(definition):
+def test_a_slow_reference_looks_at_one_call_of_a_series(definition, monkeypatch):
     race = local_race(*parts(definition, right), WallTimer())
-    race.exchange.reference_seconds = 5.0
+    monkeypatch.setattr(Exchange, "reference_seconds", 5.0)
     assert len(race.series.drawn(f"{next(NUMBERS)}/eager", 10)) == 1
 
 
-def test_where_the_reference_is_slow_other_calls_are_compared_by_some_rows(definition):
+def test_where_the_reference_is_slow_other_calls_are_compared_by_some_rows(definition, monkeypatch):
     """A solution that is wrong in all rows of one call of ten is found there, too."""
     module = SimpleNamespace(**vars(MODULE), REFERENCE_ROWS={"x": 0, "y": 0})
     calls = []
@@ -225,7 +228,8 @@ def test_where_the_reference_is_slow_other_calls_are_compared_by_some_rows(defin
 
     timing, found = False, 0
     race = local_race(*parts(definition, run, module), WallTimer())
-    race.exchange.reference_seconds, race.series.planned = 0.4, 5
+    monkeypatch.setattr(Exchange, "reference_seconds", 0.4)
+    race.series.planned = 5
     drawn = race.series.drawn(f"{next(NUMBERS)}/eager", 10)
     assert sorted(map(str, drawn.values())) == ["4", "4", "4", "4", "None"]
     race.turn(1, 10)
@@ -251,6 +255,29 @@ def test_calls_are_drawn_before_the_series_and_compared_after_it(definition, mon
         assert order[: order.index("compared")].count("called") == 6
 
 
+def test_between_two_calls_the_judge_does_the_same_for_each(definition, monkeypatch):
+    """A worker that waits could tell by the time which calls are compared, and do nothing in the others."""
+    race, done = local_race(*parts(definition, right), WallTimer()), []
+    check_sum, call = exchange_module.checksum, race.exchange.hands.candidate.function
+    race.series.planned = 15  # three of a series
+    monkeypatch.setattr(exchange_module, "checksum", lambda given: done.append(sorted(given)) or check_sum(given))
+    race.exchange.hands.candidate.function = lambda *given: done.append("called") or call(*given)
+    race.series.timed("1/eager", "eager", 6)
+    after = " ".join(map(str, done)).split("called")[1:6]
+    assert len(set(after)) == 1 and "out" in after[0] and "x" in after[0]
+
+
+def test_who_waits_to_be_judged_makes_no_reference_slow(definition):
+    """Few calls would be compared."""
+    race = local_race(*parts(definition, right), WallTimer())
+    with correctness._one_at_a_time:
+        checking = threading.Thread(target=race.check)
+        checking.start()
+        time.sleep(0.3)
+    checking.join()
+    assert 0 < race.exchange.reference_seconds < 0.1
+
+
 def test_the_reference_reads_what_nobody_else_reaches(definition):
     """Someone writes other contents into the inputs when the call is over, and answers for those."""
     reads = []
@@ -270,6 +297,9 @@ def test_the_reference_reads_what_nobody_else_reaches(definition):
     assert race.turn(1, 4).verdict.status is Status.PASSED
     race.batches.sets(4)
     race.batches.us("eager", 4)
+    race.reference_latency_us(WallTimer(), 2)
+    race.exchange.hands.candidate.function = lambda x, y, factor, out: out.zero_()
+    assert race.check(looks_closer=True).status is Status.WRONG_VALUES and race.why
     assert reads and not {each.inputs["x"].data_ptr() for each in race.exchange.every} & set(reads)
 
 

@@ -13,6 +13,7 @@ from measuring import CPU
 
 pytest.importorskip("torch")
 from kernelderby.catalog import Catalog
+from kernelderby.measure.judge.exchange import ENOUGH_BY_CLOCK
 from kernelderby.measure.judge.relay import FEWEST, MOST, Slack, calls_for, calm, of_medians
 from kernelderby.measure.judge.table import JudgesTable
 from kernelderby.measure.run.pacer import Pacer
@@ -106,6 +107,61 @@ def test_what_is_not_right_in_a_single_call_is_found(relay_of, pacer, body, befo
         relay_of(body, before).relayed(pacer.pace, "eager", 1e6)
     found = wrong.value.verdict.status
     assert found is status if status else found in (Status.NOT_A_NUMBER, Status.WRONG_VALUES)
+
+
+# Does nothing from the first long pause between two calls on: the judge is comparing then.
+UNTIL_COMPARED = """from kernelderby.measure.worker import hands
+
+
+def relay(self, kind, count, armed):
+    ended, saw = time.perf_counter(), False
+    for number in range(count):
+        self.signals.wait("go", number + 1)
+        saw |= number > 0 and time.perf_counter() - ended > 0.05
+        if not saw:
+            self.call(number % 2)
+        self.signals.give("done", number + 1)
+        ended = time.perf_counter()
+    armed()
+
+
+hands.Hands.relay = relay
+"""
+
+
+def test_which_single_calls_are_compared_shows_nowhere(relay_of, pacer, monkeypatch):
+    """A reference so slow that only a few are."""
+    relay = relay_of("time.sleep(0.01)\n    " + HONEST, UNTIL_COMPARED)
+    exchange, run = relay._exchange, relay._exchange.module.run
+    monkeypatch.setattr(exchange.module, "run", lambda *given: (time.sleep(0.1), run(*given))[1])
+    exchange.references.seconds = 0.1
+    for _ in range(4):
+        assert relay.relayed(pacer.pace, "eager", 1e6).call_us > 5000
+    assert len(exchange.drawn("relay/eager/9", 64, 64, 0.02, ENOUGH_BY_CLOCK)) == ENOUGH_BY_CLOCK
+
+
+# Makes less than half of its single calls.
+HALF = """from kernelderby.measure.worker import hands
+
+
+def relay(self, kind, count, armed):
+    for number in range(count):
+        self.signals.wait("go", number + 1)
+        if os.urandom(1)[0] < 115:
+            self.call(number % 2)
+        self.signals.give("done", number + 1)
+    armed()
+
+
+hands.Hands.relay = relay
+"""
+
+
+def test_half_of_the_single_calls_are_seen_where_the_reference_is_slow(relay_of, pacer):
+    relay = relay_of(HONEST, HALF)
+    relay._exchange.affordable = lambda seconds, most: 1
+    with pytest.raises(Wrong):
+        relay.relayed(pacer.pace, "eager", 1e6)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 from kernelderby.measure.judge.checksums import checksum
@@ -89,11 +88,8 @@ class CheckRounds:
         sums = checksum(own)
         unchanged(sums, inputs, "it writes into its input")
         unwritten = {name: still_poisoned(snapshot[name], byte) for name in outputs if name not in exchange.in_place}
-        start = time.monotonic()
         definition = bounded(exchange.definition, draw)
         verdict = exchange.compared(own, snapshot, sums, definition)
         if verdict.status in _LOOKED_AT and self._looks_closer and not self.why:
-            self.why = look_closer(definition, exchange.module, inputs, snapshot, self._dump)
-        synchronize(device)
-        exchange.reference_seconds = max(time.monotonic() - start, exchange.references.seconds)
+            self.why = look_closer(definition, exchange.module, own, snapshot, self._dump)
         return verdict, checksum(snapshot), unwritten

@@ -10,7 +10,8 @@ from __future__ import annotations
 import random
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from types import ModuleType
 from typing import Any
@@ -38,14 +39,21 @@ from kernelderby.rows.measurement import Status
 INPUT_SETS = 2  # different contents at different addresses
 PASSED = Verdict(Status.PASSED)
 WHILE_TIMED = "while timed it wrote into its input"
-COMPARING_SECONDS = 0.02  # of references for calls by the judge's clock; one call at least
+COMPARING_SECONDS = 0.02  # of references for calls by the judge's clock
+# A median moves only where half of the calls are wrong: so many of them find that in 99 of 100 cases. Whatever their
+# references take: they are the same calls for all who race.
+ENOUGH_BY_CLOCK = 7
+_ROWS = 4  # of a call that is compared by some rows
+_MOST_DRAWN = 128  # of the judge's clock
 _KEPT_BYTES = 1 << 30  # of references
 _OF_MEMORY = 64  # and no more than this part of a GPU's
+_DRAWN_BYTES, _OF_MEMORY_DRAWN = 4 << 30, 16  # the same of outputs that wait to be compared
 
 
 class References:
     """The reference's outputs of one case, computed once for all who race: they are compared on the same contents.
-    seconds: what the last one took to compute."""
+    seconds: the least that one took to compute and to compare, whatever the others' processes did meanwhile; 0: none
+    was computed yet."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -61,24 +69,28 @@ class References:
         contents = frozenset(sums.items())
         if contents in self._kept:
             return self._kept[contents]
-        start = time.monotonic()
         found = reference_outputs(definition, module, inputs)
         nbytes, device = sum(tensor.nbytes for tensor in found.values()), next(iter(found.values())).device
-        most = _KEPT_BYTES
-        if device.type == "cuda":
-            most = min(most, int(torch.cuda.get_device_properties(device).total_memory) // _OF_MEMORY)
+        most = _room(device, _KEPT_BYTES, _OF_MEMORY)
         while self._kept and self._nbytes + nbytes > most:
             self._nbytes -= sum(tensor.nbytes for tensor in self._kept.pop(next(iter(self._kept))).values())
         if nbytes <= most:
             self._kept[contents] = {name: tensor.clone() for name, tensor in found.items()}
             self._nbytes += nbytes
-        self.seconds = time.monotonic() - start
         return found
+
+    def holds(self, sums: Mapping[str, int]) -> bool:
+        return frozenset(sums.items()) in self._kept
+
+    def took(self, seconds: float) -> None:
+        self.seconds = min(self.seconds or seconds, seconds)
 
     def drawn(self, name: str, iterations: int) -> list[int]:
         """The calls of a series in the order in which they are compared, the same for all who race, each order as
         likely as any other."""
-        return random.Random(f"{self._token}/{name}").sample(range(iterations), iterations)
+        every = max(iterations, _MOST_DRAWN)  # the same ones also of shorter series, as far as they go
+        order = random.Random(f"{self._token}/{name}").sample(range(every), every)
+        return [call for call in order if call < iterations]
 
     def clear(self) -> None:
         self._kept, self._nbytes = {}, 0
@@ -88,9 +100,26 @@ class References:
         self._token = secrets.token_hex(16)
 
 
+def _room(device: torch.device, nbytes: int, part: int) -> int:
+    """So many bytes, but no more than that part of a GPU's."""
+    if device.type != "cuda":
+        return nbytes
+    return min(nbytes, int(torch.cuda.get_device_properties(device).total_memory) // part)
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What a call has left in a set: checksums of its outputs, and of the inputs that lay there by then; the outputs
+    where they are kept."""
+
+    sums: dict[str, int]
+    inputs: dict[str, int]
+    outputs: Outputs | None
+
+
 class Exchange:
     """sets: of timed calls. every: these, and the further ones of batches. in_place: of the solution. shared: the
-    hands are in another process. references: of all who race on this case. reference_seconds: what one takes."""
+    hands are in another process. references: of all who race on this case."""
 
     def __init__(
         self,
@@ -103,7 +132,7 @@ class Exchange:
         references: References | None = None,
     ) -> None:
         self.definition, self.module, self.maker, self.hands = definition, module, maker, hands
-        self.references, self.reference_seconds = references or References(), 0.0
+        self.references, self._rows_seconds = references or References(), 0.0
         self.in_place = in_place or {}
         self.random = random.SystemRandom()  # which calls are compared is nothing that a seed could tell
         self.stays: list[dict[str, int]] = []  # checksums of the inputs that a turn's calls share, of each set
@@ -150,9 +179,30 @@ class Exchange:
             each.release()
         self.sets, self.every, self._own = [], [], []
 
+    @property
+    def reference_seconds(self) -> float:
+        return self.references.seconds
+
     def affordable(self, seconds: float, most: int) -> int:
         """How many whole references take so long; one at least."""
         return max(1, min(most, int(seconds / max(self.reference_seconds, 1e-6))))
+
+    def drawn(self, name: str, calls: int, wanted: int, seconds: float, least: int = 1) -> dict[int, int | None]:
+        """Which calls of a series are compared, each as likely as any other and the same for all who race: whole
+        (None) as long as their references take no longer than that, the others by some rows, where the definition has
+        REFERENCE_ROWS. least: so many in any case."""
+        whole, rows = self.affordable(seconds, min(wanted, calls)), 0
+        if hasattr(self.module, "REFERENCE_ROWS"):
+            of_rows = self._rows_seconds or self.reference_seconds / 8
+            rows = max(least - whole, min(wanted - whole, int(seconds / max(of_rows, 1e-6))))
+        else:
+            whole = max(whole, least)
+        found = self.references.drawn(name, calls)[: min(whole + max(0, rows), self._kept_at_once())]
+        return {call: None if number < whole else _ROWS for number, call in enumerate(found)}
+
+    def _kept_at_once(self) -> int:
+        nbytes = sum(output.nbytes for output in self.sets[0].outputs.values())
+        return max(1, _room(self.maker.device, _DRAWN_BYTES, _OF_MEMORY_DRAWN) // max(1, nbytes))
 
     def write(self, which: int, contents: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
         """Contents into memory of the judge's own, and from there into a set. Gives the judge's: the reference reads
@@ -200,6 +250,12 @@ class Exchange:
         synchronize(self.maker.device)
         return copies
 
+    def left(self, which: int, keeps: bool, taken: Outputs | None = None) -> Left:
+        """After a call. The same is done whether the outputs are kept or not: a worker that waits could tell by the
+        time which calls are compared, and do nothing in those that are left. taken: its outputs, copied already."""
+        outputs = taken or self.snapshot(which)
+        return Left(checksum(outputs), self.changing_sums(self.every[which].inputs), outputs if keeps else None)
+
     def again(self, kind: str, which: int, byte: int) -> dict[str, int]:
         """Another call on the contents that lie there; the checksums of what it left."""
         self.ready(which, byte)
@@ -219,20 +275,37 @@ class Exchange:
         if changed := [name for name, value in inputs.items() if expected[name] != value]:
             raise Wrong(Status.INPUT_CHANGED, f"{WHILE_TIMED} {', '.join(changed)}")
         if rows is not None:
-            there = len(next(iter(outputs.values())))
+            there, start = len(next(iter(outputs.values()))), time.monotonic()
             drawn = sorted(self.random.sample(range(there), min(rows, there)))
             own, outputs = some_rows(self.module, own, outputs, drawn)
-            return judge(self.definition, self.module, own, outputs)
+            verdict = judge(self.definition, self.module, own, outputs)
+            self._rows_seconds = time.monotonic() - start
+            return verdict
         return self.compared(own, outputs, {**self.stays[which % len(self.stays)], **expected})
+
+    def expect_right(self, seen: str, calls: Iterable[tuple[Left, int, str, int | None]]) -> None:
+        """calls: what each left, its set, the variant of its contents, and the rows that are compared (None: all).
+        Wrong where one is not right."""
+        for left, which, variant, rows in calls:
+            assert left.outputs is not None
+            expect_passed(self.judged(left.outputs, left.inputs, which, variant, rows), seen)
 
     def compared(
         self, own: dict[str, Any], outputs: Outputs, sums: dict[str, int], definition: Definition | None = None
     ) -> Verdict:
         """Outputs against the reference of the judge's contents, whose checksums these are."""
         definition = definition or self.definition
-        return judge(
-            definition, self.module, own, outputs, partial(self.references.of, definition, self.module, own, sums)
-        )
+        computed = list[float]()
+
+        def known() -> Outputs:
+            if not self.references.holds(sums):
+                computed.append(time.monotonic())  # now: others wait for their turn to be judged
+            return self.references.of(definition, self.module, own, sums)
+
+        verdict = judge(definition, self.module, own, outputs, known)
+        if computed:
+            self.references.took(time.monotonic() - computed[0])
+        return verdict
 
 
 def expect_passed(verdict: Verdict, what: str) -> None:

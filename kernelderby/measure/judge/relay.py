@@ -14,6 +14,7 @@ import functools
 import math
 import statistics
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -22,7 +23,7 @@ import torch
 from kernelderby.measure.clock.timing import flush_bytes
 from kernelderby.measure.judge.checksums import bytes_of
 from kernelderby.measure.judge.correctness import POISON, synchronize
-from kernelderby.measure.judge.exchange import COMPARING_SECONDS, Exchange, expect_passed
+from kernelderby.measure.judge.exchange import COMPARING_SECONDS, ENOUGH_BY_CLOCK, Exchange, Left
 from kernelderby.measure.wire.remote import RemoteHands
 from kernelderby.measure.wire.replies import Failed
 from kernelderby.measure.wire.signals import Signals
@@ -66,7 +67,8 @@ class Slack:
 @dataclass(frozen=True, slots=True)
 class Relayed:
     """call_us: of one call, as the protocol's timer would say it. unsure_us: what a claim may fall short of it beside
-    the margin, by what the pace has shown. wakes_us: the same of a call that waits for the GPU on its host."""
+    the margin, by what the pace has shown. wakes_us: the same of a call that waits for the GPU on its host, as its
+    process says."""
 
     call_us: float
     unsure_us: float
@@ -109,7 +111,7 @@ class Relay:
     """The single calls of one solution."""
 
     def __init__(self, exchange: Exchange) -> None:
-        self._exchange, self._made = exchange, 0
+        self._exchange, self._made = exchange, Counter[str]()  # of each kind, so that who races gets the same contents
         self._blocks: set[tuple[int, str]] = set()  # hands and kind whose calls wait for their contents on the host
 
     def relayed(self, pace: Pacemaker, kind: str, margin_us: float, copy_us: float = 0.0) -> Relayed:
@@ -123,15 +125,19 @@ class Relay:
                 return Relayed(0.0, math.inf)
             before = self.us(pace.hands, pace.signals, kind, _FIRST)
         count = calls_for(margin_us, before)
-        compared = exchange.random.sample(range(count), exchange.affordable(COMPARING_SECONDS, count))
-        theirs = self.us(hands, exchange.signals, kind, count, compared)
+        drawn = exchange.drawn(f"relay/{kind}/{self._made[kind]}", count, count, COMPARING_SECONDS, ENOUGH_BY_CLOCK)
+        left: dict[int, tuple[Left, int, str]] = {}
+        theirs = self.us(hands, exchange.signals, kind, count, dict.fromkeys(drawn), left)
         with hands.still():
             if not self._comes_to_rest():
                 return Relayed(0.0, math.inf)
             after = self.us(pace.hands, pace.signals, kind, max(count, _FIRST))
+        compared = ((*left[number], rows) for number, rows in drawn.items())
+        exchange.expect_right("after a single call by the judge's clock", compared)
         paced = min(before, after, key=statistics.median)
         found = of_medians(theirs, paced, pace.empty_us[kind] - copy_us, pace.slack.get(kind, NO_SLACK))
-        return replace(found, wakes_us=_WAKES_US if (id(hands), kind) in self._blocks else 0.0)
+        waits = kind == "eager" and (id(hands), kind) in self._blocks  # a replay looks at nothing on the host
+        return replace(found, wakes_us=_WAKES_US if waits else 0.0)
 
     def _comes_to_rest(self) -> bool:
         until = time.monotonic() + _REST_SECONDS
@@ -141,31 +147,43 @@ class Relay:
         return True
 
     def us(
-        self, hands: RemoteHands, signals: Signals, kind: str, count: int, compared: Collection[int] = ()
+        self,
+        hands: RemoteHands,
+        signals: Signals,
+        kind: str,
+        count: int,
+        keeps: Collection[int] = (),
+        left: dict[int, tuple[Left, int, str]] | None = None,
     ) -> list[float]:
-        """Microseconds of single calls, the sets in turn. compared: which of them are, drawn before."""
+        """Microseconds of single calls, the sets in turn. keeps: of which `left` gets the outputs, with the set and the
+        variant of the contents. What the judge does between two calls is the same for all of them."""
         times, device = list[float](), self._exchange.maker.device
         while len(times) < count:
-            self._made += 1
+            self._made[kind] += 1
             first, calls = len(times), min(AT_ONCE, count - len(times))
-            wanted = {number - first for number in compared}
             signals.reset()
             synchronize(device)
 
-            def drive(calls: int = calls, wanted: set[int] = wanted) -> None:
+            def drive(first: int = first, calls: int = calls) -> None:
                 for number in range(calls):
-                    times.append(self._single(hands, signals, f"relay/{kind}/{self._made}", number, number in wanted))
+                    which, variant = number % len(self._exchange.sets), f"relay/{kind}/{self._made[kind]}/{number}"
+                    us, found = self._single(hands, signals, which, variant, number + 1, first + number in keeps)
+                    times.append(us)
+                    if left is not None:
+                        left[first + number] = found, which, variant
 
             waits = device.type == "cuda" and (id(hands), kind) not in self._blocks
             if not hands.relay(kind, calls, drive, signals.release, waits):
                 self._blocks.add((id(hands), kind))
         return times
 
-    def _single(self, hands: RemoteHands, signals: Signals, name: str, number: int, is_compared: bool) -> float:
+    def _single(
+        self, hands: RemoteHands, signals: Signals, which: int, variant: str, word: int, keeps: bool
+    ) -> tuple[float, Left]:
         exchange, maker = self._exchange, self._exchange.maker
-        which, device = number % len(exchange.sets), maker.device
+        device = maker.device
         inputs, outputs = exchange.sets[which].inputs, exchange.sets[which].outputs
-        own = exchange.expected_inputs(which, f"{name}/{number}")
+        own = exchange.expected_inputs(which, variant)
         changing = [each for each in own if isinstance(own[each], torch.Tensor) and each not in maker.steady]
         taken = {each: torch.empty_like(tensor) for each, tensor in outputs.items()}
         synchronize(device)
@@ -176,15 +194,12 @@ class Relay:
             bytes_of(inputs[each]).copy_(bytes_of(own[each]))
         exchange.ready(which, POISON[exchange.random.randrange(2)])
         evict_inputs(device)
-        signals.give("go", number + 1)
-        signals.wait("done", number + 1, hands.lives)
+        signals.give("go", word)
+        signals.wait("done", word, hands.lives)
         for each, tensor in taken.items():
             tensor.copy_(outputs[each])
         us = watch.stopped(hands.lives, signals.release)
-        if is_compared:
-            verdict = exchange.judged(taken, exchange.changing_sums(inputs), which, f"{name}/{number}")
-            expect_passed(verdict, "after a single call by the judge's clock")
-        return us
+        return us, exchange.left(which, keeps, taken)
 
 
 class _Watch:
