@@ -1,4 +1,4 @@
-"""Correctness of solutions without timing: full shapes on a GPU, small ones in Triton's interpreter on a CPU."""
+"""Correctness of solutions without timing: full shapes on a GPU, small shapes in Triton's interpreter on a CPU."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from kernelderby.rows.checked import CheckResult
 from kernelderby.rows.measurement import Status
 from kernelderby.rows.row import JUDGE_WITHOUT_MEMORY
 
-if TYPE_CHECKING:  # the judge's own side, loaded by the first case
+if TYPE_CHECKING:  # the judge's side, loaded by the first case
     from kernelderby.measure.judge.race import Race
     from kernelderby.measure.judge.table import JudgesTable
 
@@ -42,8 +42,8 @@ _START_SECONDS = 180
 
 @dataclass(frozen=True, slots=True)
 class CheckPlan:
-    """jobs: each definition with its solutions and cases. skipped: solution -> reason. broken: definition -> why
-    nothing can be judged by it."""
+    """jobs: each definition with its solutions and cases. skipped: solution -> reason. broken: definition -> why it
+    cannot judge anything."""
 
     jobs: tuple[tuple[Definition, tuple[Solution, ...], tuple[Case, ...]], ...]
     skipped: dict[str, str]
@@ -65,8 +65,8 @@ def plan_checks(
     fresh: int = 0,
     secret: str = "",
 ) -> CheckPlan:
-    """seeds: contents per case; on a GPU the first is the workload's own. fresh: instead of the listed cases so many
-    that the secret draws."""
+    """seeds: contents per case; on a GPU the first contents are the workload's. fresh: check this number of shapes that
+    the secret draws, instead of the listed cases."""
     if fresh and (workloads or origins or seeds > 1):
         raise DerbyError("--fresh: draws shapes that no file holds; leave out --workloads, --origin and --seeds")
     if (workloads or origins) and machine.device == "cpu":
@@ -88,7 +88,7 @@ def plan_checks(
                 cases = _fresh_cases(catalog, definition, fresh, secret, machine)
             else:
                 cases = _small_cases(catalog, definition, seeds)
-        except DerbyError as error:  # SMALL_AXES and AXES_SPACE stand in code, which this process runs
+        except DerbyError as error:  # SMALL_AXES and AXES_SPACE are in code, which this process runs
             broken[definition.name] = str(error)
         else:
             jobs.append((definition, runnable[definition.name], cases))
@@ -110,7 +110,7 @@ def _fresh_cases(
 
 
 def _small_cases(catalog: Catalog, definition: Definition, seeds: int) -> tuple[Case, ...]:
-    """Of SMALL_AXES; of a foreign definition, which brings none, the workload that moves the fewest bytes."""
+    """The cases of SMALL_AXES. For a foreign definition, which has none, the workload that moves the fewest bytes."""
     if definition.source_path is None:
         if not (workloads := catalog.workloads(definition.name)):
             raise DerbyError(f"{definition.place}: has no workload that a CPU could check; add one")
@@ -135,12 +135,12 @@ def run_checks(
     lanes: int | None = None,
     dump: Path | None = None,
 ) -> list[CheckResult]:
-    """In the order of the plan. What a definition's own code does wrong goes into plan.broken; it has no results.
-    secret: what the inputs are drawn from; None draws one. lanes: how many side by side on a CPU (default: its cores,
-    four at most).
+    """The results in the order of the plan. A definition whose code fails goes into plan.broken and has no results.
+    secret: draws the inputs; None draws a new secret. lanes: number of parallel processes on a CPU (default: its cores,
+    at most four).
 
-    Each solution in a process of its own, on a CPU several side by side. A fresh process after a crash, a hang or an
-    exception."""
+    Each solution runs in its own process; on a CPU several run in parallel. A crash, a hang or an exception is followed
+    by a fresh process."""
     left = [(definition, solution, cases) for definition, solutions, cases in plan.jobs for solution in solutions]
     waiting = deque(left)
     found: dict[tuple[str, str], list[CheckResult]] = {}
@@ -152,7 +152,7 @@ def run_checks(
             while waiting and not ended.is_set():
                 try:
                     definition, solution, cases = waiting.popleft()
-                except IndexError:  # another lane was first
+                except IndexError:  # another lane has loaded it
                     return
                 results = found[definition.name, solution.name] = []
                 for case in cases:
@@ -162,7 +162,7 @@ def run_checks(
                         results.append(checker.check(definition, solution, case))
                     except DefinitionFailed as error:
                         plan.broken[definition.name] = str(error)
-                        checker.end()  # it may wait in the middle of something
+                        checker.end()  # it may be waiting in the middle of a command
                     else:
                         report(results[-1])
         finally:
@@ -189,8 +189,8 @@ def _lanes() -> int:
 
 
 class _Checker:
-    """The process of the solution in turn, replaced when it fails, and the judge's look at each case. To be used and
-    ended in one thread."""
+    """The process of the solution in turn, which is replaced if it fails, and the judge's check of each case. Use and
+    end it in one thread."""
 
     def __init__(
         self, catalog: Catalog, machine: Machine, timeout_seconds: float, secret: str, dump: Path | None
@@ -205,7 +205,7 @@ class _Checker:
         self._health = Health(catalog.root, machine, GpuSensors(machine.gpu.uuid) if machine.gpu else None)
 
     def check(self, definition: Definition, solution: Solution, case: Case) -> CheckResult:
-        """DefinitionFailed where the definition's own code does."""
+        """DefinitionFailed if the definition's own code fails."""
         self._why = ()
         end = self._end_of(definition, solution, case)
         why = () if end.status is Status.PASSED else self._why
@@ -245,8 +245,8 @@ class _Checker:
             table.release()
 
     def _overtaken(self, table: JudgesTable, race: Race) -> Verdict | None:
-        """The verdict on its graphs after a larger call where it is none of passed. Of each solution once, on its first
-        case that has a larger one; a call without a graph has none to look at."""
+        """The verdict on the solution's graphs after a larger call, unless they pass. Once for each solution, on its
+        first case for which there is a larger one. A call without a graph has nothing to test."""
         if self._was_overtaken:
             return None
         race.start()
@@ -263,7 +263,7 @@ class _Checker:
         return None if verdict is None or verdict.status is Status.PASSED else verdict
 
     def _release(self) -> None:
-        """The judge's memory is given back once the worker has let go of it."""
+        """Gives the judge's memory back after the worker has released it."""
         try:
             if self._worker:
                 self._worker.ask(Done, "release", self.timeout_seconds)
@@ -271,7 +271,7 @@ class _Checker:
             self.end()
 
     def _worker_with(self, definition: Definition, solution: Solution) -> WorkerProcess:
-        """The process with the solution loaded."""
+        """The process, with the solution loaded."""
         if self._solution is not solution:
             self.end()
             self._solution, self._unbuildable, self._was_overtaken = solution, None, False
@@ -279,7 +279,7 @@ class _Checker:
             raise self._unbuildable
         if self._worker is None:
             self._worker = WorkerProcess(self.catalog.root, self.machine.device, solution_hash=solution.text_hash)
-            # A timer for its graphs; which one does not matter, since nothing is timed.
+            # A timer for its graphs. Any timer will do, since nothing is timed.
             protocol = CUDA_EVENTS if self.machine.device == "cuda" else None
             names = {"definition": definition.name, "solution": solution.name}
             try:

@@ -1,4 +1,4 @@
-"""One workload: its solutions are checked, set up, tried once, captured, timed in turn, looked at by the judge's own
+"""One workload: its solutions are checked, set up, tried once, captured, timed in turn, compared with the judge's
 clock, and get their rows."""
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from kernelderby.rows.measurement import Status, Timed
 from kernelderby.rows.row import JUDGE_WITHOUT_MEMORY
 
 _REFERENCE_ITERATIONS = 3
-_ROUND_MICROSECONDS = 200_000  # solutions slower than this / iterations get fewer iterations a round, 2 at least
+_ROUND_MICROSECONDS = 200_000  # solutions slower than this / iterations get fewer iterations per round, at least 2
 _COOLING_SECONDS = 2  # before a disturbed turn is repeated
 
 Given = TypeVar("Given")
@@ -45,7 +45,8 @@ Given = TypeVar("Given")
 
 @dataclass(slots=True)
 class Run:
-    """Shared by the contests of one run. were_overtaken: solutions whose graphs were replayed after a larger call."""
+    """State that the contests of one run share. were_overtaken: solutions whose graphs were replayed after a larger
+    call."""
 
     catalog: Catalog
     settings: Settings
@@ -64,11 +65,11 @@ class Contest:
     def __init__(self, run: Run, job: Job, table: JudgesTable) -> None:
         self._run, self._job, self._table = run, job, table
         self._caught: dict[str, Verdict] = {}  # solution -> why it is out before its next turn
-        self.crowded: list[Solution] = []  # that have no row yet: beside the others there was no memory
+        self.crowded: list[Solution] = []  # without a row yet, because there was no memory beside the others
 
     def hold(self) -> None:
-        """Writes a row for each solution. DefinitionFailed where the definition's own code fails: nobody can be judged
-        by it, and who is not out yet gets no row."""
+        """Writes a row for each solution. DefinitionFailed if the definition's own code fails: then it cannot judge,
+        and the solutions still in the race get no row."""
         workers, ledger, racers = self._run.workers, self._run.ledger, list[Racer]()
         for solution, worker in workers.load(self._job.solutions):
             racers.append(Racer(solution, worker, secret=self._table.secret))
@@ -84,10 +85,10 @@ class Contest:
                 ledger.append_held()
             self._write_passed(left)
         except BaseException:
-            workers.end()  # they may wait in the middle of something
+            workers.end()  # they may be waiting in the middle of a command
             raise
         finally:
-            workers.release()  # they let go of the judge's memory before it is given back
+            workers.release()  # they release the judge's memory before it is freed
             for racer in racers:
                 racer.release()
 
@@ -111,12 +112,12 @@ class Contest:
                 setup=asdict(racer.race.setup) if racer.race.setup else None,
                 reference_latency_us=reference,
                 host_us=(host_us := round(statistics.median(racer.host_us), 3)),
-                # Its process's word, like host_us; where the judge's clock is longer, that is the least.
+                # Claimed by its process, like host_us; at least the time of the judge's clock, if that is longer.
                 wall_us=max(round(statistics.median(racer.wall_us), 3), times["eager"].median_us, host_us),
             )
 
     def _checked(self, racers: list[Racer]) -> list[Racer]:
-        """Those that are right. All of them side by side, since compilation takes the CPU's time."""
+        """The racers that are correct. All are checked in parallel, since compilation takes CPU time."""
         if not racers:
             return []
         with ThreadPoolExecutor(len(racers)) as pool, interruptible():
@@ -129,7 +130,7 @@ class Contest:
         return passed
 
     def _prepared(self, racer: Racer) -> Verdict | Failed:
-        """Check, set-up and a trial turn of one racer. Runs in a thread of its own."""
+        """Check, set-up and a trial turn of one racer. Runs in its own thread."""
         settings, start = self._run.settings, time.monotonic()
 
         def tried() -> Verdict:
@@ -151,8 +152,8 @@ class Contest:
             racer.seconds += time.monotonic() - start
 
     def _captured(self, racers: list[Racer]) -> list[Racer]:
-        """A CUDA graph of each one's call. Where there is none the row says why, and a process that the attempt has
-        spoiled is replaced."""
+        """Captures each racer's call as a CUDA graph. If this fails, the row has the reason, and a process that the
+        attempt has spoiled is replaced."""
         captured = []
         for racer in racers:
             end, spoiled = self._capture(racer)
@@ -161,8 +162,8 @@ class Contest:
         return captured
 
     def _capture(self, racer: Racer) -> tuple[Verdict | Failed, bool]:
-        """A CUDA graph of its call, replayed after a larger one; the verdict on that, and whether the attempt has
-        spoiled its process. Where there is no graph the racer knows why."""
+        """Captures its call as a CUDA graph and replays it after a larger call. Gives the verdict, and whether the
+        attempt has spoiled its process. Without a graph the racer keeps the reason."""
         start, spoiled = time.monotonic(), False
         try:
             racer.race.capture()
@@ -178,7 +179,8 @@ class Contest:
         return end, spoiled
 
     def _overtaken(self, racer: Racer) -> Verdict:
-        """Of each solution once, on the first workload that has a larger one: its graphs after a larger call."""
+        """Tests the graphs after a larger call, once for each solution, on the first workload for which there is a
+        larger one."""
         known = self._run.were_overtaken
         if not racer.race.has_graph or racer.solution.name in known:
             return PASSED
@@ -188,13 +190,14 @@ class Contest:
         return verdict or PASSED
 
     def _started_anew(self, racer: Racer) -> bool:
-        """Prepares a racer in a fresh process. False when it is out."""
+        """Prepares a racer in a fresh process. False if it is out."""
         racer.release()
         racer.worker, failed = self._run.workers.anew(racer.solution)
         return self._goes_on(racer, failed or self._prepared(racer))
 
     def _rounds(self, racers: list[Racer]) -> list[Racer]:
-        """All of them in turn, then the first two alone until their ratio has settled. Gives back those that are in."""
+        """Runs rounds with all racers, then with the first two alone until their ratio has settled. Returns the racers
+        that are still in."""
         settings = self._run.settings
         for number in range(1, settings.rounds + 1):
             racers = self._round(racers, racers, number)
@@ -211,7 +214,7 @@ class Contest:
         return [racer for racer in racers if racer not in out]
 
     def _turn(self, racer: Racer, number: int) -> bool:
-        """One round of one solution, alone on the GPU; a disturbed one again. False when it is out."""
+        """One turn of one solution, alone on the GPU; repeated if it was disturbed. False if the solution is out."""
         run, sensors = self._run, self._run.sensors
         self._catch(run.watch.out_of_turn(run.workers.by_name, self._table.device), helpers.OUT_OF_TURN)
         if caught := self._caught.pop(racer.solution.name, None):
@@ -249,13 +252,13 @@ class Contest:
         return True
 
     def _catch(self, name: str | None, at: str) -> None:
-        """Ends the worker of a solution; its row is written when it would have its next turn."""
+        """Ends the worker of a caught solution. Its row is written when its next turn would begin."""
         if name is not None:
             self._caught[name] = Verdict(Status.REWARD_HACK, at)
             self._run.workers.drop(name)
 
     def _witnessed(self, racers: list[Racer]) -> list[Racer]:
-        """Those whose times the judge's own clock and the floor allow."""
+        """The racers whose times agree with the judge's clock and the floor."""
         run, kept = self._run, []
         for racer in racers:
             self._catch(run.watch.out_of_turn(run.workers.by_name, self._table.device), helpers.OUT_OF_TURN)
@@ -273,7 +276,7 @@ class Contest:
         return judged.verdict
 
     def _goes_on(self, racer: Racer, end: Verdict | Failed) -> bool:
-        """True for a verdict that passed; otherwise its row is written."""
+        """True for a verdict that passed; otherwise writes its row."""
         if end.status is Status.PASSED:
             return True
         self._table.references.redraw()
@@ -285,12 +288,13 @@ class Contest:
             self.crowded.append(racer.solution)
         else:
             self._run.ledger.write(self._job, racer.solution, end.status, end.message, racer)
-        if isinstance(end, Failed):  # it raised, hung or died: who knows what is left in that process
+        if isinstance(end, Failed):  # it raised, hung or died, so the state of its process is unknown
             self._run.workers.drop(racer.solution.name)
         return False
 
     def _is_crowded_out(self, end: Verdict | Failed) -> bool:
-        """On a GPU each holds inputs of its own, and the judge a set for each."""
+        """Whether it may lack memory because of the others: on a GPU each worker holds its own inputs, and the judge a
+        set for each."""
         if end.status is not Status.OUT_OF_MEMORY or len(self._job.solutions) == 1:
             return False
         return self._table.device.type == "cuda" or end.message.startswith(JUDGE_WITHOUT_MEMORY)
@@ -307,7 +311,7 @@ class Contest:
 
 
 def ended(act: Callable[..., Given], *arguments: Any) -> Given | Verdict | Failed:
-    """What the judge does with a worker gives, or the end of the solution that it raises."""
+    """The result of the judge's work with a worker, or the end of the solution that it raises."""
     try:
         return act(*arguments)
     except Failed as failed:

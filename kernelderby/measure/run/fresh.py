@@ -22,14 +22,14 @@ from kernelderby.measure.judge.fenced import FencedDefinitions
 from kernelderby.measure.run.plan import solutions_of_each
 from kernelderby.measure.wire.replies import ShapesDrawn
 
-_TRIES = 2000  # draws for one shape
-_LEAST_OUTPUTS = 16  # values: whether most of fewer lie within a tolerance is chance
+_TRIES = 2000  # maximum draws for one shape
+_LEAST_OUTPUTS = 16  # values: with fewer, it is chance whether most are within a tolerance
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one shape may take: bytes of the inputs and outputs (the judge holds two sets, the reference copies in
-    float32), and the flops of one call, which the reference does slowly."""
+    """The limits of one shape: bytes of inputs and outputs (the judge holds two sets, the reference copies in float32),
+    and flops of one call, which the reference computes slowly."""
 
     nbytes: int
     flops: float
@@ -40,7 +40,7 @@ LIMITS = {"cuda": Limits(2 << 30, 1e13), "cpu": Limits(2 << 20, 2e8)}
 
 @dataclass(frozen=True, slots=True)
 class FreshShape:
-    """workload: of origin `fresh`, with its cost; on a CPU its const axes may be others than the definition's."""
+    """workload: of origin `fresh`, with its cost. On a CPU its const axes may differ from the definition's."""
 
     sizes: Sizes
     workload: Workload
@@ -55,10 +55,9 @@ class FreshShape:
 def fresh_shapes(
     catalog: Catalog, definition: Definition, module: ModuleType, secret: str, count: int, device: str
 ) -> tuple[FreshShape, ...]:
-    """The first `count` shapes that the secret draws for the definition; more of them begin with the same ones.
-
-    module: its code. device: "cuda", or "cpu" for small ones. DerbyError without an AXES_SPACE, or where it gives no
-    shape."""
+    """The first `count` shapes that the secret draws for the definition; a larger count begins with the same shapes.
+    module: the definition's code. device: "cuda", or "cpu" for small shapes. DerbyError without an AXES_SPACE, or if it
+    gives no shape."""
     space = getattr(module, "AXES_SPACE", None)
     if not isinstance(space, dict):
         raise DerbyError(
@@ -92,15 +91,15 @@ def fresh_shapes(
 def fresh_workloads(
     catalog: Catalog, solutions: Collection[str], definitions: Collection[str], secret: str, count: int
 ) -> dict[str, list[Workload]]:
-    """For a race on a GPU: `count` shapes of each of the definitions (default: all) that any of the solutions (default:
-    all) is for. Drawn behind the fences: a cluster's driver has none of its own."""
+    """For a race on a GPU: `count` shapes of each definition (default: all) that one of the solutions (default: all)
+    computes. Drawn in a worker behind the fences, since a cluster's driver has no fence."""
     wanted = map(catalog.definition, solutions_of_each(catalog, solutions, definitions))
     with FencedDefinitions(catalog) as fenced:
         return {each.name: [_workload(each, line) for line in fenced.fresh(each, secret, count)] for each in wanted}
 
 
 def drawn_in_worker(root: Path, definition: str, secret: str, count: int) -> ShapesDrawn:
-    """FencedDefinitions.fresh() asks for it."""
+    """Called by FencedDefinitions.fresh()."""
     catalog = Catalog.open(root)
     chosen = catalog.definition(definition)
     shapes = fresh_shapes(catalog, chosen, module_of(chosen), secret, count, "cuda")
@@ -114,7 +113,7 @@ def _place(axes: dict[str, int], scalars: dict[str, Any], generator: dict[str, A
 def fresh_shape(
     definition: Definition, module: ModuleType, sizes: Sizes, limits: Limits, taken: Collection[str] = ()
 ) -> FreshShape:
-    """One of these sizes. Unfit where it is listed, too large or too small, or no inputs agree with it."""
+    """A fresh shape of these sizes. Unfit if it is listed, too large or too small, or no inputs agree with it."""
     var = {name: size for name, size in sizes.axes.items() if definition.axes[name] is None}
     if _place(var, sizes.scalars, sizes.generator) in taken:
         raise Unfit

@@ -1,4 +1,4 @@
-"""The measurements of `derby gate`: processes of the candidate and of the base in turn, start after start."""
+"""The measurements of `derby gate`: in each start, processes of the candidate and of the base take turns."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _COOLING_SECONDS = 2
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One version: its set, its solution there, and the interpreter of its environment (None: this one)."""
+    """One version: its set, its solution there, and the interpreter of its environment (None: this interpreter)."""
 
     name: str
     root: Path
@@ -61,7 +61,8 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class GateSettings:
-    """least: the smallest slowdown that counts, 0.01 of 1 %. most: starts; secret: of the inputs."""
+    """least: the smallest slowdown that counts, 0.01 for 1 %. most: maximum number of starts. secret: draws the
+    inputs."""
 
     least: float = 0.01
     most: int = MOST_STARTS
@@ -72,7 +73,7 @@ class GateSettings:
 
 @dataclass(frozen=True, slots=True)
 class GatedWorkload:
-    """kind: of the time that was compared. failure: why there is nothing to compare, then gated is None."""
+    """kind: the compared kind of time. failure: why there is nothing to compare; then gated is None."""
 
     workload: Workload
     verdict: str
@@ -107,7 +108,8 @@ class Gate:
         self._workers: dict[str, WorkerProcess] = {}
 
     def run(self, workloads: Sequence[Workload]) -> list[GatedWorkload]:
-        """In the order of the workloads; each has as many starts as it takes to decide, and no more than allowed."""
+        """The results in the order of the workloads. Each has as many starts as the decision needs, up to the
+        maximum."""
         starts: dict[str, list[list[list[float]]]] = {each.uuid: [] for each in workloads}
         found: dict[str, GatedWorkload] = {}
         with exclusive(self.machine, self.root):
@@ -124,7 +126,7 @@ class Gate:
                             kind, blocks = self._measured(workload, number)
                         except _Out as out:
                             found[workload.uuid] = _failed(workload, out)
-                            self._end()  # who knows what is left in these processes
+                            self._end()  # the state of these processes is unknown
                             continue
                         starts[workload.uuid].append(blocks)
                         result = gated(starts[workload.uuid], self.settings.least, len(workloads), self.settings.most)
@@ -137,7 +139,7 @@ class Gate:
         return [found[each.uuid] for each in workloads]
 
     def _load(self) -> None:
-        """Side by side; the order of their starts says nothing of whose memory lies where."""
+        """Loads both sides in parallel, so the order of their starts does not decide whose memory lies where."""
         for role, side in self.sides.items():
             key = side.solution.text_hash
             if side.python is not None:
@@ -149,7 +151,7 @@ class Gate:
             _must_pass(role, worker.receive().failed or PASSED)
 
     def _measured(self, workload: Workload, start: int) -> tuple[str, list[list[float]]]:
-        """The kind of time, and the median of each turn, a block a list."""
+        """The kind of time, and for each block a list with the median of each turn."""
         own = secret.of_workload(self.settings.secret, f"{workload.uuid}/{start}")
         table = JudgesTable.of(self.root, self.definition, workload, self.machine, own)
         races: dict[str, Race] = {}
@@ -162,7 +164,7 @@ class Gate:
             for block in range(BLOCKS):
                 self.told(f"{workload_label(workload)}: start {start}, block {block + 1} of {BLOCKS}")
                 blocks.append([self._turn(role, races[role], kind, block, place) for place, role in enumerate(ORDER)])
-            # One of a side, and no process knows whether it is that one.
+            # One process of each side, and no process knows whether it is the one.
             for role in (f"{side} {1 + randbelow(PAIRS)}" for side in ("base", "candidate")):
                 claims = [claim for block in blocks for name, claim in zip(ORDER, block, strict=True) if name == role]
                 self._doubt(role, table, races[role], claims)
@@ -195,12 +197,12 @@ class Gate:
         return race
 
     def _alone(self, role: str) -> AbstractContextManager[None]:
-        """Meanwhile the others stand still."""
+        """In this context the others stand still."""
         return standing_still(each for name, each in self._workers.items() if name != role)
 
     def _doubt(self, role: str, table: JudgesTable, race: Race, claims: list[Claims]) -> None:
-        """_Out where the judge's own clock, or the floor, contradicts what the process says of its times. The gate
-        compares those times: the judge's, which are coarser, replace none of them."""
+        """_Out if the judge's clock, or the floor, contradicts the process's claimed times. The gate compares the
+        claimed times; the judge's coarser times replace none of them."""
         medians = {kind: statistics.median(each.medians[kind] for each in claims) for kind in claims[0].medians}
         said = Claims(medians, statistics.median(each.host_us for each in claims))
         with self._alone(role):
@@ -208,7 +210,7 @@ class Gate:
         _must_pass(role, judged.verdict if isinstance(judged, Judged) else judged)
 
     def _turn(self, role: str, race: Race, kind: str, block: int, place: int) -> Claims:
-        """Alone on the GPU; once more where the GPU slowed down or another process came, as in a race."""
+        """One turn alone on the GPU; repeated if the GPU slowed down or another process came, as in a race."""
         number = 1 + block * len(ORDER) + place
         for attempt in range(turns.REPEATS + 1):
             with self._alone(role):
@@ -237,15 +239,15 @@ def _must_pass(role: str, end: Verdict | Failed) -> None:
 
 
 def _failed(workload: Workload, out: _Out) -> GatedWorkload:
-    """A candidate that is not right is a regression; a base that is not leaves nothing to compare with, nor does a
-    judge that has no memory."""
+    """A wrong candidate is a regression. With a wrong base, or without memory for the judge, there is nothing to
+    compare."""
     side, message = side_of(out.role), shown(str(out))
     is_wrong = side == "candidate" and JUDGE_WITHOUT_MEMORY not in message
     return GatedWorkload(workload, REGRESSION if is_wrong else CANNOT_TELL, "", None, f"the {side}: {message}")
 
 
 def spread(workloads: Sequence[Workload], number: int) -> list[Workload]:
-    """From the least work to the most, in even steps."""
+    """Workloads from the least work to the most, in even steps."""
     ordered = sorted(workloads, key=work_of)
     if len(ordered) <= number:
         return ordered

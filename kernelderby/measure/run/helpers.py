@@ -1,5 +1,5 @@
-"""Who works on the GPU when it is not its turn, or where no span of its own shows it: processes that a solution has
-started, and kernels that its process launches while its rivals are timed."""
+"""Finds hidden work on the GPU: processes that a solution has started, and kernels that its process launches during its
+rivals' turns."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from kernelderby.measure.judge.relay import is_busy
 from kernelderby.measure.machine.environment import GpuSensors
 from kernelderby.measure.wire.process import WorkerProcess
 
-_GONE_SECONDS = 5  # the driver lists a process that has just ended a little longer
+_GONE_SECONDS = 5  # the driver still lists a process for a moment after its end
 _LOOK_SECONDS = 0.1
 _QUIET_LOOKS, _QUIET_SECONDS = 40, 0.5
-_RUNS_OUT_SECONDS = 2  # what a process has launched before it was stopped
+_RUNS_OUT_SECONDS = 2  # for work that a process launched before it was stopped
 _PAUSE_SECONDS = 60
 
 HELPER = "a process that it has started computed on the GPU, where no span of its own shows it"
@@ -24,9 +24,9 @@ OUT_OF_TURN = "it kept the GPU busy while it had no turn"
 
 
 def helper_of(workers: Mapping[str, WorkerProcess], sensors: GpuSensors, beside: int = 1) -> str | None:
-    """The solution whose helpers the driver lists beside the workers and so many processes of the run: they are ended.
-    None where there are none, or what is too many is somebody else's. A helper that uses no GPU ends with those that
-    do: nobody but the driver knows one from the other."""
+    """The solution whose helpers the driver lists, in addition to the workers and this number of the run's processes.
+    The helpers are ended. None if there are none, or if the additional processes belong to somebody else. Helpers that
+    use no GPU are ended too, since only the driver could tell them apart."""
     own = len(workers) + beside
     listed = sensors.processes()
     if listed is None or len(listed) <= own:
@@ -42,22 +42,22 @@ def helper_of(workers: Mapping[str, WorkerProcess], sensors: GpuSensors, beside:
 
 
 class Watch:
-    """Over the GPU between turns."""
+    """Watches the GPU between turns."""
 
     def __init__(self) -> None:
-        self._again_at = 0.0  # time.monotonic(): a search that found nobody is not repeated at once
+        self._again_at = 0.0  # time.monotonic(): a search without result is not repeated at once
 
     def out_of_turn(self, workers: Mapping[str, WorkerProcess], device: torch.device) -> str | None:
-        """The solution whose process keeps the GPU busy although none of them has anything to do: the GPU comes to rest
-        whenever that is stopped, and only then. It stays stopped. None where the GPU is at rest, or busy with work of
-        somebody else."""
+        """The solution whose process keeps the GPU busy although no solution has a task: the GPU comes to rest if and
+        only if that process is stopped. It stays stopped. None if the GPU is at rest, or busy with somebody else's
+        work."""
         if time.monotonic() < self._again_at or not is_busy(device):
             return None
         for name, worker in workers.items():
             worker.stop()
             if _comes_to_rest(device):
                 worker.go_on()
-                if _within(_RUNS_OUT_SECONDS, lambda: is_busy(device)):  # it was no accident
+                if _within(_RUNS_OUT_SECONDS, lambda: is_busy(device)):  # confirmed
                     worker.stop()
                     if _comes_to_rest(device):
                         return name
@@ -67,7 +67,7 @@ class Watch:
 
 
 def _comes_to_rest(device: torch.device) -> bool:
-    """For a while, and not just between two kernels of somebody else's."""
+    """Whether the GPU stays at rest for a while, and not just between two kernels of somebody else."""
 
     def is_quiet() -> bool:
         for _ in range(_QUIET_LOOKS):

@@ -1,4 +1,5 @@
-"""The rows that a run writes: when, with which environment, and that nobody else has written into their files."""
+"""Writes a run's rows at the right time and with their environment, and checks that nobody else has written into their
+files."""
 
 from __future__ import annotations
 
@@ -26,17 +27,17 @@ from kernelderby.rows.row import JUDGE_WITHOUT_MEMORY
 
 
 class Logs:
-    """The output of solutions, kept on this machine: rows hold only its class and hash. folder: a file for each hash
-    that a row of the session names. Workers cannot write there."""
+    """Keeps the output of solutions on this machine, since rows hold only its class and hash. folder: has a file for
+    each hash in a row of the session. Workers cannot write there."""
 
     def __init__(self, session: str) -> None:
         self.folder = cache_folder() / "logs" / session.replace(":", "")
 
     def kept(self, about: str, message: str) -> str:
-        """The message as a row may hold it."""
+        """The message in the form for a row."""
 
         def keep(words: str) -> None:
-            with suppress(OSError):  # a full disk must not cost the row
+            with suppress(OSError):  # a full disk must not lose the row
                 self.folder.mkdir(parents=True, exist_ok=True)
                 path = self.folder / f"{hash_of(words)}.txt"
                 with path.open("a", encoding="utf-8", errors="replace") as file:
@@ -45,12 +46,12 @@ class Logs:
         return kept(message, keep)
 
     def place(self) -> Path | None:
-        """None where nothing was said."""
+        """None without output."""
         return self.folder if self.folder.is_dir() else None
 
 
 class Ledger:
-    """rows: those written so far. environment: what is the same in every row of the run."""
+    """rows: the rows written so far. environment: the fields that are equal in every row of the run."""
 
     def __init__(
         self, catalog: Catalog, machine: Machine, session: str, environment: dict[str, Any], observer: Observer
@@ -60,9 +61,9 @@ class Ledger:
         self.environment = environment
         self.logs = Logs(session)
         self.seal: Seal | None = None
-        self.tries: dict[Key, int] = {}  # of the plan, and of this run
+        self.tries: dict[Key, int] = {}  # tries in the plan and in this run
         self._catalog, self._machine, self._session, self._observer = catalog, machine, session, observer
-        self._sizes: dict[Path, int] = {}  # of the files of rows, as this run left them
+        self._sizes: dict[Path, int] = {}  # states of the files of rows, as this run left them
         self._looked_at: dict[Path, float] = {}  # time.monotonic() of that
         self._is_racing, self._held = False, list[tuple[Job, Measurement]]()
 
@@ -70,7 +71,7 @@ class Ledger:
         return self._catalog.traces_path(self._machine.id, definition.name)
 
     def open(self, path: Path) -> None:
-        """Before anything is measured: DerbyError where no row could be written there."""
+        """Call it before any measurement: DerbyError if no row could be written there."""
         make_ready(path, self._observer.note)
         self._remember(path)
 
@@ -81,8 +82,8 @@ class Ledger:
     def write(
         self, job: Job, solution: Solution, status: Status, message: str, racer: Racer | None = None, **numbers: Any
     ) -> None:
-        """A row, at once or, of a racer that is out before the race is over, then. racer: None where it did not load.
-        numbers: the fields of Measurement that only a row which passed has."""
+        """Writes a row: at once, or at the end of the race for a racer that is out earlier. racer: None if it did not
+        load. numbers: the fields of Measurement that only passed rows have."""
         environment = dict(self.environment)
         about = f"{solution.name} on {job.definition.name} {job.workload.uuid}: {status}"
         if numbers.get("graph_missing"):
@@ -95,7 +96,7 @@ class Ledger:
                 environment["judge_unsure_us"] = racer.judge_unsure_us
             if racer.clocks:
                 environment |= {"clocks_before": racer.clocks[0], "clocks": racer.clocks[1:]}
-        if job.apart:  # its rounds pair with nobody's
+        if job.apart:  # its rounds pair with no other solution's
             environment["apart"] = solution.name
             message = "; ".join(filter(None, (message, job.apart)))
         message = self.logs.kept(about, message)
@@ -127,8 +128,8 @@ class Ledger:
             self._append(job, row)
 
     def hold(self) -> None:
-        """Rows of those who are out before the race ends stay here until then: they hold its secret, and everybody may
-        read the file."""
+        """In this context rows of racers that are out stay in memory until the race ends: they hold its secret, and
+        everybody may read the file."""
         self._is_racing = True
 
     def append_held(self) -> None:
@@ -147,7 +148,7 @@ class Ledger:
         self._observer.row(row)
 
     def _only_ours(self, path: Path) -> None:
-        """No row but a run's: what a worker wrote into the file goes. Not while another run writes there too."""
+        """Removes lines that no run wrote, such as a worker's. Not while another run writes there too."""
         if not self.neighbours.lived_since(self._looked_at.get(path, 0.0)):
             note = set_aside_foreign(path, self._sizes.get(path, 0))
             if note:
@@ -160,7 +161,7 @@ class Ledger:
 
 
 def described(root: Path, machine: Machine, sensors: GpuSensors | None, is_secret_given: bool) -> dict[str, Any]:
-    """What is the same in every row of a run."""
+    """The fields that are equal in every row of a run."""
     found = {
         "libs": machine.libs,
         "python": machine.python,
@@ -171,14 +172,14 @@ def described(root: Path, machine: Machine, sensors: GpuSensors | None, is_secre
     if machine.gpu and sensors:
         found |= {"gpu_uuid": machine.gpu.uuid, "driver": sensors.driver()}
     if is_secret_given:
-        found["secret_given"] = True  # whoever read the command line could know the inputs
+        found["secret_given"] = True  # anybody who read the command line could know the inputs
     if machine.protocol_note:
         found["protocol_note"] = machine.protocol_note
     return found
 
 
 def _unlisted(line: dict[str, Any]) -> dict[str, Any]:
-    """Of a fresh shape what its row has to tell, since no file does."""
+    """The description of a fresh shape for its row, since no file has it."""
     is_fresh = line.get("origin") == FRESH
     return {name: line[name] for name in ("origin", "cost", "generator") if name in line} if is_fresh else {}
 

@@ -1,7 +1,7 @@
-"""Other runs of this machine that write into the same traces: on a second GPU of the kind, say.
+"""Other runs of this machine that write into the same traces, for example on a second GPU of the kind.
 
-Each run locks the byte of its process id in one file and so shows that it lives. Processes that a run has started
-itself, solutions among them, are no runs: a row that appears while no other run lives is nobody's.
+Each run locks the byte of its process id in one file, and so shows that it lives. Processes that a run has started,
+such as solutions, do not count as runs. A row that appears while no other run lives was written by none.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from pathlib import Path
 from kernelderby.measure.fence import processes
 from kernelderby.store.appended import lock_file, lock_folder
 
-_LOOK_SECONDS = 0.5  # a run lives longer: its processes take seconds to start
-_GRACE_SECONDS = 10  # on a busy machine a look comes late
+_LOOK_SECONDS = 0.5  # every run lives longer, since its processes take seconds to start
+_GRACE_SECONDS = 10  # on a busy machine looks are late
 _FLOCK = "hhqqi4x"  # struct flock of 64-bit Linux
 
 
 class Neighbours:
-    """seen_at: time.monotonic() when another run was last seen; 0 when none was."""
+    """seen_at: time.monotonic() when another run was last seen; 0 if none was."""
 
     def __init__(self, root: Path) -> None:
         name = hashlib.sha256(os.path.realpath(root).encode()).hexdigest()[:16]
@@ -45,8 +45,8 @@ class Neighbours:
         os.close(self._descriptor)
 
     def lived_since(self, moment: float) -> bool:
-        """Whether another run may have written a row after time.monotonic() was that: one that ended between two looks
-        was seen at the look before."""
+        """Whether another run may have written a row after this time.monotonic(). A run that ended between two looks
+        was seen at the earlier one."""
         self.look()
         return self.seen_at > 0 and self.seen_at >= moment - _GRACE_SECONDS
 
@@ -58,7 +58,7 @@ class Neighbours:
             kind, _, at, _, process = struct.unpack(_FLOCK, fcntl.fcntl(self._descriptor, fcntl.F_GETLK, asked))
             if kind == fcntl.F_UNLCK:
                 break
-            if process > 0:  # a lock that no process has is no run's
+            if process > 0:  # a lock without a process belongs to no run
                 found.add(process)
             start = at + 1
         found = found.difference(processes.descendants(os.getpid())) if found else found

@@ -1,4 +1,4 @@
-"""The process without a solution: it tells the judge's clock of single calls how much of a time is no call
+"""The process without a solution, which shows the judge's clock of single calls how much of a time is overhead
 (judge/relay.py)."""
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from kernelderby.measure.wire.shared import BufferSet, shared_set
 from kernelderby.measure.wire.signals import Signals, signal_set
 from kernelderby.measure.worker.empty import trusted_definition
 
-_COPIED = {"cuda": 1 << 24, "cpu": 1 << 10}  # numbers of four bytes: far more than L2 holds
-_TIMED, _CALLS = 24, 64  # by the protocol's timer, by this clock
+_COPIED = {"cuda": 1 << 24, "cpu": 1 << 10}  # numbers of four bytes: far more than fit into L2
+_TIMED, _CALLS = 24, 64  # by the protocol's timer, and by this clock
 
 
 class Pacer:
-    """Starts the process. NotPaced with the reason where this machine has no such clock. empty_us: what an empty
-    kernel takes, by the protocol's timer."""
+    """Starts the process. NotPaced with the reason if this machine has no such clock. empty_us: time of an empty
+    kernel, by the protocol's timer."""
 
     def __init__(self, root: Path, machine: Machine, seconds: float, empty_us: dict[str, float]) -> None:
         self._root, self._machine = root, machine
@@ -51,7 +51,7 @@ class Pacer:
             self._sets.pop().release()
 
     def _paced(self, empty_us: dict[str, float]) -> Pacemaker:
-        """A copy that the judge trusts, by the protocol's timer and by this clock: what this one says more is slack."""
+        """Times a trusted copy by the protocol's timer and by this clock; the excess of this clock is the slack."""
         count = _COPIED[self._device.type]
         definition, module = trusted_definition(count), ModuleType("trusted")
         module.run = lambda source: source.clone()  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""The plan of a run: its jobs, their order, the expected time, and those of them that fit into a limit of seconds."""
+"""The plan of a run: its jobs, their order, the expected time, and the jobs that fit into a time limit."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from kernelderby.measure.machine.requirements import try_modules, why_not
 from kernelderby.measure.run.rows import TRIES, Key, last_line, settled_keys, tries_of
 from kernelderby.rows.measurement import Measurement
 
-# Where no recorded row says how long its like took: seconds for one solution on one workload, seen on an H200 between
-# 0.3 (small operators) and 6 (MoE); and for a definition's processes to start, load and compile.
+# Estimates without a comparable recorded row: seconds for one solution on one workload, on an H200 between 0.3 (small
+# operators) and 6 (MoE); and seconds for a definition's processes to start, load and compile.
 _UNKNOWN_SECONDS = 2.0
 _START_SECONDS = 10.0
-_EVENLY = 0.5  # of the time goes to all operators alike, the rest by importance
+_EVENLY = 0.5  # share of the time that is divided evenly; the rest goes by importance
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """rounds: turns of each solution; the two fastest of a workload take up to most_rounds, until the interval of
-    their ratio is narrow. timeout_seconds: for each step of a solution (check with compilation, one round). again:
-    measure also what has a row. this_gpu: a row counts only where it was measured on this very GPU, not on another of
-    its kind. together: when any chosen solution lacks a row on a workload, measure all of them, so that they pair.
-    secret: of the session. is_secret_given: on the command line, where others may have read it.
-    budget_seconds: of the whole run, see in_time(). sealed: see seal.py."""
+    """rounds: turns of each solution. most_rounds: maximum for the two fastest of a workload, which go on until the
+    interval of their ratio is narrow. timeout_seconds: for each step of a solution (check with compilation, one round).
+    again: measure even with an existing row. this_gpu: only rows from this very GPU count, not from another of its
+    kind. together: if one chosen solution lacks a row on a workload, measure all of them, so that they pair. secret: of
+    the session. is_secret_given: on the command line, where others may have read it. budget_seconds: of the whole run,
+    see in_time(). sealed: see seal.py."""
 
     rounds: int = 5
     iterations: int = 10
@@ -50,7 +50,8 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One workload and the solutions to measure on it in turn. apart: why this one is not in turn with the others."""
+    """One workload and the solutions to measure on it in turn. apart: why this solution does not take turns with the
+    others."""
 
     definition: Definition
     workload: Workload
@@ -60,10 +61,10 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """skipped: solution -> reason. settled: how many (solution, workload) pairs have their row already. seconds: how
-    long it may take; measured_like: for how many of its pairs a recorded row says so, the others are guessed. lines:
-    definition -> how many lines its traces file of this machine had: rows behind them are of runs at the same time.
-    tries: how often a pair without a row that stands was tried (rows.TRIES)."""
+    """skipped: solution -> reason. settled: number of (solution, workload) pairs that have their row already. seconds:
+    expected time. measured_like: number of pairs whose time comes from a recorded row; the others are guessed. lines:
+    definition -> number of lines in this machine's traces file; later rows come from simultaneous runs. tries: number
+    of tries of a pair without a final row (rows.TRIES)."""
 
     jobs: tuple[Job, ...]
     skipped: dict[str, str]
@@ -79,15 +80,15 @@ class Plan:
 
     @property
     def known_seconds(self) -> float:
-        """0 where all of it would be a guess."""
+        """The expected seconds; 0 if all of them are guessed."""
         return self.seconds if self.measured_like else 0.0
 
 
 def solutions_of_each(
     catalog: Catalog, solutions: Iterable[str] = (), definitions: Iterable[str] = ()
 ) -> dict[str, list[Solution]]:
-    """Of the named definitions, by default all, those for which any of the named solutions, by default all, is; with
-    these. DerbyError for a name that does not exist."""
+    """The named definitions (default: all) with the named solutions (default: all) for each; definitions without one
+    are left out. DerbyError for a name that does not exist."""
     chosen = catalog.solutions_named(solutions) or list(catalog.solutions.values())
     wanted = [catalog.definition(name).name for name in definitions] or list(catalog.definitions)
     found = {name: [one for one in chosen if one.definition == name] for name in wanted}
@@ -97,7 +98,8 @@ def solutions_of_each(
 def workloads_of_each(
     catalog: Catalog, definitions: Iterable[str], words: Iterable[str], origins: Collection[str]
 ) -> dict[str, list[Workload]]:
-    """Those of the origins that any of the words names; all without. DerbyError for what names none."""
+    """The workloads of these origins that one of the words names; without words all. DerbyError for a word that names
+    none."""
     catalog.check_origins(origins)
     found = {name: of_origin(catalog.workloads(name), origins) for name in definitions}
     return select_in_each({name: some for name, some in found.items() if some or not origins}, list(words))
@@ -114,9 +116,9 @@ def make_plan(
     fresh: Mapping[str, Sequence[Workload]] | None = None,
     skipped: Mapping[str, str] | None = None,
 ) -> Plan:
-    """skipped: what the machine cannot run and why, where it is another one than this; looked up here without it.
-    What is to be measured. Without names: everything. fresh: of each definition the shapes instead of the listed
-    ones, or beside those of the origins. DerbyError for a name that does not exist."""
+    """The plan for these names; without names for everything. skipped: solution -> why another machine cannot run it;
+    without it, this machine is examined. fresh: definition -> fresh shapes, which replace the listed ones, or are added
+    to those of the origins. DerbyError for a name that does not exist."""
     if fresh is not None and (workloads := list(workloads)):
         raise DerbyError("--fresh: draws shapes that no file holds; leave out --workloads")
     raced = solutions_of_each(catalog, solutions, definitions)
@@ -143,7 +145,7 @@ def make_plan(
         known = {key for key, tried in of_rows.items() if tried is None or tried >= TRIES}
         tries |= {key: tried for key, tried in of_rows.items() if tried is not None}
         raced_on = [*listed.get(name, ()), *(fresh or {}).get(name, ())]
-        for workload in sorted(raced_on, key=work_of):  # a run that is stopped has measured the most shapes
+        for workload in sorted(raced_on, key=work_of):  # so a stopped run has measured as many shapes as possible
             place = workload.uuid, machine.name, machine.protocol
             missing = [one for one in racers if settings.again or (one.name, *place) not in known]
             measured = racers if settings.together and missing else missing
@@ -156,8 +158,8 @@ def make_plan(
 def without_others_rows(
     job: Job, path: Path, line: int, sessions: Collection[str], machine: Machine, together: bool
 ) -> Job | None:
-    """The job without the solutions that have a row by now, None where all have: rows behind a line of the file, which
-    a run of none of these sessions wrote. together: as in Settings."""
+    """The job without the solutions that have got a row since, None if all have: rows after this line of the file that
+    runs of other sessions wrote. together: as in Settings."""
     known = {job.workload.uuid: job.workload}
     rows = load_rows(path, known, _said_already, _said_already) if path.is_file() else []
     later = (row for row in rows if row.session not in sessions and row.place and row.place.line > line)
@@ -167,11 +169,11 @@ def without_others_rows(
 
 
 def _said_already(problem: str) -> None:
-    """The catalog of the plan warned of it."""
+    """The catalog of the plan has given these warnings."""
 
 
 def work_of(workload: Workload) -> float:
-    """Roughly the seconds that it takes on a large GPU: 1e15 flops or 4e12 bytes in one."""
+    """Roughly the seconds of the work on a large GPU, with 1e15 flops or 4e12 bytes per second."""
     cost = workload.cost
     return 0.0 if cost is None else max(sum(cost.flops.values()) / 1e15, cost.needed() / 4e12)
 
@@ -181,7 +183,7 @@ def _is_of(row: Measurement, machine: Machine) -> bool:
 
 
 def _recorded_seconds(rows: Iterable[Measurement], machine: Machine) -> dict[tuple[str, str], float]:
-    """(solution, uuid) -> what the newest row of this machine's kind says it took."""
+    """(solution, uuid) -> its seconds in the newest row from this kind of machine."""
     return {
         (row.solution, row.uuid): row.environment["seconds"]
         for row in rows
@@ -200,12 +202,10 @@ def _seconds(jobs: list[Job], took: dict[tuple[str, str], float]) -> tuple[float
 def in_time(
     jobs: Sequence[Job], seconds: float, importance: Mapping[str, float], now: Callable[[], float] = time.monotonic
 ) -> Iterator[Job]:
-    """The jobs that the seconds allow, to be worked off as they come: the last one may end later.
-
-    Of the time that is left each operator gets a part, half of it evenly and half by importance (one without a
-    published one counts as the mean); what it does not need goes to those after it, and in the end to what was left
-    over. Its shapes come in the order of a hash of their uuids: whatever the time allows is a fair sample of them, not
-    the smallest ones."""
+    """The jobs that fit into the seconds, one by one; the last one may end later. Each operator gets a part of the
+    remaining time, half of it evenly and half by importance (an operator without a published importance counts with the
+    mean). Unused time goes to the following operators, and in the end to the remaining jobs. An operator's shapes come
+    in the order of a hash of their uuids, so the measured ones are a fair sample and not the smallest ones."""
     end = now() + seconds
     left: dict[str, list[Job]] = {}
     for job in sorted(jobs, key=lambda job: hashlib.sha256(job.workload.uuid.encode()).digest(), reverse=True):
@@ -225,7 +225,7 @@ def in_time(
 
 
 def by_weight(names: Collection[str], importance: Mapping[str, float]) -> list[str]:
-    """The most important operator first; those that weigh the same in the order that they have."""
+    """The most important operator first; equally important ones keep their order."""
     weights = _weights(names, importance)
     return sorted(names, key=lambda name: -weights[name])
 

@@ -1,4 +1,4 @@
-"""The progress of a run: what it tells, and a bar with the time left, on stderr, so that stdout stays clean for --json
+"""The progress of a run: its messages, and a bar with the time left, on stderr, so that stdout stays clean for --json
 and pipes."""
 
 from __future__ import annotations
@@ -10,31 +10,32 @@ from contextlib import contextmanager
 
 from kernelderby.rows.measurement import Measurement
 
-_EVERY_SECONDS = 30  # off a terminal a line this often
-_FEW = 5  # steps, and a share of all: fewer say little, since processes start and compilers run before the first ones
+_EVERY_SECONDS = 30  # interval of lines without a terminal
+_FEW = 5  # steps, and share of all: fewer tell little, since processes start and compilers run first
 _FEW_OF_ALL = 0.1
 
 
 class Observer:
-    """Told how far a run is; the command overrides it."""
+    """Gets the progress of a run; the command overrides it."""
 
     def step(self, what: str) -> None:
-        """Something is done, on the way to the next row."""
+        """A step towards the next row is done."""
 
     def row(self, row: Measurement) -> None:
         """A row was written: one of Plan.pairs."""
 
     def note(self, line: str) -> None:
-        """Something worth a line."""
+        """A line for the user."""
 
 
 @contextmanager
 def bar(
     title: str, steps: int, quiet: bool = False, seconds: float = 0.0, most: float | None = None
 ) -> Iterator[Callable[..., None]]:
-    """Gives advance(line, done=1): a line about what goes on, and how many steps that finished. Off a terminal a line
-    now and then says how far it is and how long it may still take. steps: 0 where nobody can count them; then the line
-    says what goes on. seconds: what it takes by earlier runs, 0: nobody knows. most: it ends after so many."""
+    """Gives advance(line, done=1), called with a line about the current work and the number of finished steps. Without
+    a terminal it sometimes prints a line with the progress and the remaining time. steps: 0 if unknown; then the line
+    shows the current work. seconds: duration by earlier runs, 0 if unknown. most: it ends after this number of
+    seconds."""
     far = _Far(title, steps, seconds, most)
     if quiet or not sys.stderr.isatty():
         yield lambda line, done=1: far.advance(done, quiet, line)
@@ -64,7 +65,7 @@ def bar(
 
 
 class _Far:
-    """How far it is."""
+    """The progress."""
 
     def __init__(self, title: str, steps: int, seconds: float, most: float | None) -> None:
         self.title, self.steps, self.seconds, self.most = title, steps, seconds, most
@@ -80,7 +81,7 @@ class _Far:
             print(", ".join(words), file=sys.stderr, flush=True)
 
     def left(self) -> str:
-        """In words; none where nobody knows."""
+        """The remaining time in words; empty if unknown."""
         passed = time.monotonic() - self.start
         found = left_seconds(self.finished, self.steps, passed, self.seconds)
         rest = None if self.most is None else self.most - passed
@@ -90,8 +91,8 @@ class _Far:
 
 
 def left_seconds(finished: int, steps: int, passed: float, estimate: float) -> float | None:
-    """What remains: by the estimate at first, more and more by what the finished steps took. None without an estimate
-    as long as few are finished. estimate: seconds of all steps, 0 for none."""
+    """The remaining seconds: at first by the estimate, then more and more by the duration of the finished steps. None
+    without an estimate while few steps are finished. estimate: seconds of all steps, 0 for none."""
     few = max(_FEW, _FEW_OF_ALL * steps)
     by_pace = passed / finished * (steps - finished) if finished else 0.0
     if not estimate:

@@ -15,7 +15,7 @@ from kernelderby.rows.measurement import Correctness
 
 @dataclass(slots=True)
 class Racer:
-    """A solution on one workload: its worker, and what it has shown so far. times: kind -> rounds -> a span a call."""
+    """A solution on one workload: its worker, and its results so far. times: kind -> rounds -> one span per call."""
 
     solution: Solution
     worker: WorkerProcess
@@ -25,11 +25,11 @@ class Racer:
     host_us: list[float] = field(default_factory=list)
     wall_us: list[float] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    judge_us: dict[str, float] = field(default_factory=dict)  # kind -> a call by the judge's own clock
-    judge_unsure_us: dict[str, float] = field(default_factory=dict)  # kind -> how far that may be off
+    judge_us: dict[str, float] = field(default_factory=dict)  # kind -> time of a call by the judge's clock
+    judge_unsure_us: dict[str, float] = field(default_factory=dict)  # kind -> uncertainty of that time
     clocks: list[dict[str, Any]] = field(default_factory=list)  # before the first turn, then after each
     graph_missing: str = ""
-    seconds: float = 0.0  # that this solution alone has taken
+    seconds: float = 0.0  # taken by this solution alone
     secret: str = ""  # of the workload
     judged: Race | None = None  # None until it is prepared
 
@@ -45,8 +45,8 @@ class Racer:
             self.judged.release()
 
     def add(self, turn: Turn, outputs: int) -> None:
-        """outputs: of the definition, which a solution that returns them leaves to be copied. Wrong where a round of it
-        has no witness."""
+        """outputs: the definition's number of outputs; a solution that returns its outputs leaves them to be copied.
+        Wrong if a round has no witness."""
         copies = 0 if self.solution.destination_passing_style else outputs
         eager = witnessed(turn.eager, copies)
         graph = witnessed(turn.graph, copies) if turn.graph else None
@@ -69,7 +69,7 @@ class Racer:
         )
 
     def accept(self, judged: Judged) -> None:
-        """Where the judge's clock is longer than the claim, the time is the judge's: the samples keep their ratios."""
+        """If the judge's clock gives a longer time than the claim, its time counts; the samples keep their ratios."""
         if judged.graph_missing:
             self.times.pop("graph", None)
             self.graph_missing = judged.graph_missing
@@ -92,7 +92,7 @@ class Racer:
 
 
 def first_two(racers: list[Racer]) -> tuple[list[Racer], str]:
-    """The two that lead, and the kind of time by which: graph where two have it or all, else eager."""
+    """The two leading racers, and the kind of time that decides: graph if two or all have it, otherwise eager."""
     with_graph = [racer for racer in racers if "graph" in racer.times]
     kind = "graph" if with_graph and len(with_graph) >= min(2, len(racers)) else "eager"
     leading = sorted(with_graph if kind == "graph" else racers, key=lambda racer: _median(racer.compared(kind)))

@@ -1,4 +1,4 @@
-"""Rows on disk: appended one by one under a lock, mended after a kill, and shared by the runs of several GPUs."""
+"""Rows on disk: appended one by one under a lock, repaired after a kill, and shared by the runs of several GPUs."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from kernelderby.store.files import read_bytes
 
 Key = tuple[str, str, str, str]  # solution, workload uuid, GPU, protocol
 
-# These may be the machine's doing (a neighbour's memory, a slow disk), so a later run tries them again, until a key has
-# so many of them in succession: then they count.
+# The machine may cause these (a neighbour's memory, a slow disk), so a later run tries them again. After this number in
+# succession for a key they count.
 TRIED_AGAIN = frozenset({Status.TIMED_OUT, Status.CRASHED, Status.OUT_OF_MEMORY})
 TRIES = 3
 
-_ENDED_SECONDS = 5  # until a process that was killed has let go of its files
+_ENDED_SECONDS = 5  # time for a killed process to release its files
 
 
 def settled_keys(rows: Iterable[Measurement], solutions: Iterable[Solution]) -> set[Key]:
-    """The keys of these solutions whose newest row of the present code stands, or that were tried often enough.
-    Rows without a hash (flashinfer-bench's own) settle nothing."""
+    """The keys of these solutions whose newest row of the present code is final, or that were tried often enough. Rows
+    without a hash (flashinfer-bench's) settle nothing."""
     return {key for key, tries in tries_of(rows, solutions).items() if tries is None or tries >= TRIES}
 
 
 def tries_of(rows: Iterable[Measurement], solutions: Iterable[Solution]) -> dict[Key, int | None]:
-    """Of each key with a row of the present code: how many tries in succession its newest row says there were, None
-    where that row stands. What the judge had no memory for counts as no try."""
+    """For each key with a row of the present code: the number of successive tries in its newest row, None if that row
+    is final. A case for which the judge had no memory does not count as a try."""
     known = {solution.name: solution for solution in solutions}
     found = newest(
         (
@@ -55,15 +55,15 @@ def _tries(row: Measurement) -> int:
 
 
 def make_ready(path: Path, told: Callable[[str], None]) -> None:
-    """Before anything is measured. A last line that a kill cut short is moved aside, and told. DerbyError where no row
-    could be written."""
+    """Call it before any measurement. Moves an incomplete last line aside, with a note. DerbyError if no row could be
+    written."""
     expect_writable(path)
     if note := mend_last_line(path):
         told(note)
 
 
 def append_row(path: Path, row: Measurement) -> str:
-    """Writes one row and waits until it is on the disk: whole, or DerbyError. Gives its line."""
+    """Writes one row and waits until it is on the disk, whole, or DerbyError. Returns its line."""
     _free_of_workers(path)
     line = line_of(row.to_trace())
     append_line(path, line)
@@ -76,13 +76,13 @@ def line_of(trace: dict[str, Any]) -> str:
 
 
 def last_line(path: Path) -> int:
-    """Its number; 0 where there is no file."""
+    """The number of the last line; 0 without a file."""
     return read_bytes(path).count(b"\n") if path.is_file() else 0
 
 
 def set_aside_foreign(path: Path, own_bytes: int) -> str | None:
-    """Cuts off what stands behind the bytes that the run knows of: rows that no run wrote. They are kept in
-    <path>.foreign. Returns what was done in one line, None where nothing was. A file that became shorter is left."""
+    """Moves everything after the bytes that the run knows to <path>.foreign: rows that no run wrote. Returns one line
+    about it, None if there was nothing. A file that became shorter stays as it is."""
     if not path.is_file() or path.stat().st_size <= own_bytes:
         return None
     _free_of_workers(path)
@@ -91,7 +91,8 @@ def set_aside_foreign(path: Path, own_bytes: int) -> str | None:
 
 
 def _free_of_workers(path: Path) -> None:
-    """Who may read a file may lock it, and nobody could write into it any more."""
+    """Frees the file from locks of workers: a process that may read a file may lock it, and then nobody could write
+    into it."""
     if not path.is_file():
         return
     descriptor = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -104,8 +105,8 @@ def _free_of_workers(path: Path) -> None:
 
 
 def _end_holders(path: Path) -> bool:
-    """Ends what this run has started and what has the file open, and waits for it. Whether there was any: the runs of
-    other GPUs are left alone."""
+    """Ends the processes that this run has started and that have the file open, and waits for them. Returns whether
+    there were any. Runs on other GPUs are not touched."""
     file = path.stat()
     holding = [pid for pid in processes.descendants(os.getpid()) if processes.has_open(pid, file)]
     for pid in holding:
@@ -118,10 +119,10 @@ def _end_holders(path: Path) -> bool:
 
 @contextmanager
 def claim(path: Path, uuid: str) -> Iterator[bool]:
-    """Whether this run may measure that workload now: False while another run of the machine does, on a second GPU of
-    the kind, whose rows go into the same file. Ends with the process, however it ends.
+    """Claims that workload for this run. False while another run of the machine measures it, on a second GPU of the
+    kind, whose rows go into the same file. The claim ends with the process, in any case.
 
-    A lock on one byte far behind the end of the file, by the workload.
+    It is a lock on one byte far behind the end of the file; the workload determines the byte.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Measures competitors: each in a process of its own, on one workload in turn, row by row into traces/."""
+"""Measures competitors, each in its own process, in turn on one workload, and writes row by row into traces/."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from kernelderby.measure.wire.replies import Done, EmptyKernelTimes, Failed
 from kernelderby.rows.measurement import Measurement, Status
 from kernelderby.store.counts import counted
 
-_STRANGERS_SECONDS = 5  # the driver lists a process that has just ended a little longer
+_STRANGERS_SECONDS = 5  # the driver still lists a process for a moment after its end
 
 _clocks: dict[tuple[str, str], SessionClock] = {}  # of a GPU and a protocol
 
@@ -56,12 +56,12 @@ class Runner:
         self._ledger = Ledger(catalog, machine, self.session, environment, observer)
         health = Health(catalog.root, machine, self._sensors)
         self._run = Run(catalog, settings, self.session, self._workers, self._ledger, self._sensors, observer, health)
-        self._lines_before: dict[str, int] = {}  # of each definition's traces file, when the plan was made
-        self._end: float | None = None  # time.monotonic() of the budget's
+        self._lines_before: dict[str, int] = {}  # lines of each definition's traces file when the plan was made
+        self._end: float | None = None  # time.monotonic() at the end of the budget
         self._pacer: Pacer | None = None
 
     def run(self, plan: Plan) -> list[Measurement]:
-        """Works the plan off and returns the rows. Whatever ends it, the workers end too."""
+        """Runs the plan and returns the rows. The workers end with it in any case."""
         self._lines_before, self._ledger.tries = plan.lines, dict(plan.tries)
         if self.settings.budget_seconds is not None:
             self._end = time.monotonic() + self.settings.budget_seconds
@@ -74,8 +74,8 @@ class Runner:
         return self._ledger.rows
 
     def run_as_they_come(self, jobs: Iterable[tuple[Job, Mapping[str, int]]]) -> None:
-        """Each job when it comes, which others have planned, with how often each solution was tried before; its rows
-        are written when the next one is asked for."""
+        """Runs jobs that others have planned, each with the number of former tries of its solutions. Its rows are
+        written when the next job is requested."""
         definition = None
         with self._at_work(None):
             for job, tries in jobs:
@@ -89,7 +89,8 @@ class Runner:
 
     @contextmanager
     def _at_work(self, plan: Plan | None) -> Iterator[None]:
-        """Alone on the GPU, its clock calibrated; in the end no worker is left. plan: None where others plan."""
+        """In this context the run has the GPU to itself and its clock is calibrated; at the end no worker is left.
+        plan: None if others plan."""
         with exclusive(self.machine, self.catalog.root), self._ledger.neighbours:
             self._refuse_strangers()
             if plan is None or plan.jobs:
@@ -115,7 +116,8 @@ class Runner:
                     self._ledger.seal.end(self.settings.secret)
 
     def _begin_seal(self, plan: Plan) -> None:
-        """From here on each row and note goes into it, too; the secret when the run has ended, however it does."""
+        """From now on each row and note also goes into the seal; the secret follows at the end of the run, in any
+        case."""
         self._ledger.seal = seal = Seal(self.catalog.root, self.machine.id, self.session)
         solutions = {each.name: each for job in plan.jobs for each in job.solutions}
         about = {"gpu": self.machine.name, "protocol": self.machine.protocol, "version": __version__, "time": now()}
@@ -136,10 +138,10 @@ class Runner:
         return self._ledger.seal.path if self._ledger.seal else None
 
     def _each_in_turn(self, jobs: Sequence[Job]) -> None:
-        """Each job that no other run of the machine has in hand (see rows.claim), those that one had once more in
-        the end; without what that run has measured meanwhile."""
+        """Each job that no other run of the machine has claimed (see rows.claim). Jobs that were claimed are tried
+        again at the end, without the solutions that the other run has measured."""
         for path in dict.fromkeys(self._ledger.path(job.definition) for job in jobs):
-            self._ledger.open(path)  # now, not when the first row is there
+            self._ledger.open(path)  # now, not at the first row
         definition, elsewhere = None, list(jobs)
         for _ in range(2):
             waiting, elsewhere = elsewhere, []
@@ -160,9 +162,9 @@ class Runner:
             self.observer.note(f"{workload_label(job.workload)}: another run measures it; left to that one")
 
     def _start_ahead(self, definition: Definition, jobs: Sequence[Job]) -> None:
-        """The processes of the definition that most likely comes after this one."""
+        """Starts the processes of the definition that most likely comes next."""
         if self.machine.device != "cuda":
-            return  # there they are forked, in no time
+            return  # there they are forked, which is quick
         solutions = {job.definition.name: job.solutions for job in reversed(jobs)}
         importance = published.importance(self.catalog.root, self.catalog.left_out) if self._end is not None else {}
         order = by_weight(list(dict.fromkeys(job.definition.name for job in jobs)), importance)
@@ -170,7 +172,7 @@ class Runner:
         self._workers.start_ahead(solutions[order[after]] if after < len(order) else ())
 
     def _in_time(self, jobs: list[Job]) -> Iterable[Job]:
-        """All of them, or those that the budget allows; what it does not is said."""
+        """All jobs, or those within the budget; a note counts the others."""
         if (end := self._end) is None:
             return jobs
         importance = published.importance(self.catalog.root, self.catalog.left_out)
@@ -190,7 +192,7 @@ class Runner:
         return taken()
 
     def _refuse_strangers(self) -> None:
-        """DerbyError when another process computes on the GPU: none of ours runs yet."""
+        """DerbyError if another process computes on the GPU, since none of ours runs yet."""
         until = time.monotonic() + _STRANGERS_SECONDS
         ours = {os.getpid()} if torch.cuda.is_initialized() else set()  # type: ignore[no-untyped-call]
         while processes := (self._sensors.processes() if self._sensors else None):
@@ -205,8 +207,8 @@ class Runner:
             time.sleep(0.25)
 
     def _calibrate(self) -> SessionClock:
-        """What an empty kernel takes, and the judge's clock beside the calls; measured once in this process for each
-        machine and protocol. Without what cannot be measured, and a note."""
+        """The time of an empty kernel, and the overhead of the judge's clock; measured once in this process for each
+        machine and protocol. Parts that cannot be measured are left out, with a note."""
         what = self.machine.gpu.uuid if self.machine.gpu else self.machine.name, self.machine.protocol
         if what in _clocks:
             return _clocks[what]
@@ -229,7 +231,7 @@ class Runner:
         return found
 
     def _start_pacer(self, clock: SessionClock) -> None:
-        """For the clock of single calls; on a GPU alone, and with a note where there is none."""
+        """Starts the pacer for the clock of single calls, on a GPU only; a note if there is none."""
         empty_us = {kind: us for kind, us in (clock.empty_kernel_us or {}).items() if us is not None}
         if self.machine.device != "cuda" or set(empty_us) != {"eager", "graph"}:
             return
@@ -257,7 +259,7 @@ class Runner:
         try:
             contest.hold()
         except DefinitionFailed as error:
-            if table.breaks_alone():  # nobody can be judged by it, so nobody gets a row
+            if table.breaks_alone():  # it cannot judge, so no solution gets a row
                 self.observer.note(f"{left_out}: {error}")
             else:
                 self._apart(job)
@@ -272,8 +274,8 @@ class Runner:
             self._run_job(replace(job, solutions=(solution,), apart="by itself: beside the others was no memory"))
 
     def _apart(self, job: Job) -> None:
-        """The definition works while no solution runs: one of them has changed what it reads. Each is measured by
-        itself, and that one gets the row."""
+        """The definition works without solutions, so one of them has changed what it reads. Each is measured by itself,
+        and the guilty one gets the row."""
         if len(job.solutions) == 1:
             told = "the definition's own code fails while this solution runs, and works without it"
             self._ledger.write(job, job.solutions[0], Status.INPUT_CHANGED, told)

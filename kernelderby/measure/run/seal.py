@@ -1,8 +1,9 @@
-"""A sealed session (`derby bench --sealed`): the commitment before, every row and note in order, the secret after.
+"""A sealed session (`derby bench --sealed`): first the commitment, then every row and note in order, last the secret.
 
-traces/<gpu>/sealed/<session>.seal has one JSON object a line. The first commits to the secret (its hash) and names the
-code that takes part; each holds the hash of the one before, so none can be changed, dropped or added later without all
-that follow; the last tells the secret, from which everybody draws the same inputs. verify.py reads it.
+traces/<gpu>/sealed/<session>.seal has one JSON object a line. The first line commits to the secret (its hash) and names
+the code that takes part. Each line holds the hash of the one before, so a later change, removal or addition would
+change all following lines. The last line has the secret, from which everybody draws the same inputs. verify.py reads
+the file.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from kernelderby.errors import DerbyError
 from kernelderby.store.files import reason
 
 FOLDER, SUFFIX, NAMESPACE = "sealed", ".seal", "kernelderby"
-_SIGN_SECONDS = 300  # it may ask for a passphrase, or for a touch of a key
+_SIGN_SECONDS = 300  # it may ask for a passphrase, or for the touch of a key
 
 
 class Seal:
@@ -30,8 +31,8 @@ class Seal:
         self._chain, self._rows = "", 0
 
     def begin(self, secret: str, solutions: Iterable[Solution], about: dict[str, Any]) -> str:
-        """Before anything is measured. Gives the commitment, to be published now. DerbyError where nothing can be
-        written."""
+        """Call it before any measurement. Gives the commitment, which should be published now. DerbyError if the file
+        cannot be written."""
         promised = commitment(self._session, secret)
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -61,12 +62,12 @@ class Seal:
 
 
 def commitment(session: str, secret: str) -> str:
-    """What says nothing of a secret of 128 random bits, and fits no other."""
+    """A hash that reveals nothing about a secret of 128 random bits, and fits no other secret."""
     return sha256(f"kernelderby-seal-1\n{session}\n{secret}".encode())
 
 
 def link(entry: dict[str, Any]) -> str:
-    """The hash of an entry, the one before it included."""
+    """The hash of an entry, which includes the hash of the one before."""
     return sha256(json.dumps(entry, sort_keys=True, ensure_ascii=True).encode())
 
 
@@ -75,7 +76,7 @@ def sha256(data: bytes) -> str:
 
 
 def sign(path: Path, key: Path) -> Path:
-    """Signs a file with a secret key of minisign's or, otherwise, of ssh-keygen's. Gives the signature beside it."""
+    """Signs a file with a secret key of minisign, or otherwise of ssh-keygen. Returns the signature file beside it."""
     is_of_minisign, made = signature_of(path, key)
     if is_of_minisign:
         problem = ran(["minisign", "-S", "-s", str(key), "-m", str(path), "-x", str(made)])
@@ -88,7 +89,7 @@ def sign(path: Path, key: Path) -> Path:
 
 
 def signature_of(path: Path, key: Path) -> tuple[bool, Path]:
-    """Whether a key is minisign's, and the file of a signature with it."""
+    """Whether a key is minisign's, and the name of the signature file."""
     try:
         with key.open("rb") as file:
             is_of_minisign = file.read(20).startswith(b"untrusted comment:")
@@ -98,7 +99,7 @@ def signature_of(path: Path, key: Path) -> tuple[bool, Path]:
 
 
 def ran(words: list[str], given: bytes | None = None) -> str:
-    """Why a tool of signatures failed; empty where it did not."""
+    """Why the signature tool failed; empty if it succeeded."""
     try:
         done = subprocess.run(words, input=given, capture_output=True, timeout=_SIGN_SECONDS)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Whose turn is it, has a ratio settled, and was a turn disturbed?"""
+"""The order of turns, the end of the rounds, and disturbed turns."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kernelderby.measure.machine.environment import GpuSensors
 from kernelderby.statistics import student
 from kernelderby.store.counts import counted
 
-NARROW = 0.01  # the first two are settled when the paired interval of their ratio is narrower
+NARROW = 0.01  # width below which the paired interval of the first two's ratio is settled
 REPEATS = 3  # of a disturbed turn, then it counts with a note
 # Reasons why a GPU runs slower than its kind does. A power cap is no such reason: large GEMMs reach it on every H200.
 DISTURBING = ("hardware slowdown", "software thermal", "hardware thermal", "power brake")
@@ -23,7 +23,7 @@ Racer = TypeVar("Racer")
 
 
 def shuffled(racers: Sequence[Racer], session: str, uuid: str, number: int) -> list[Racer]:
-    """The order of one round: no solution always follows the same one. Fixed by the session's name."""
+    """The order of one round, so that no solution always follows the same one. The session's name determines it."""
     order = list(racers)
     random.Random(f"{session}/{uuid}/{number}").shuffle(order)
     return order
@@ -40,7 +40,7 @@ def interval_width(first: Sequence[Sequence[float]], second: Sequence[Sequence[f
 
 
 def disturbance(sensors: GpuSensors | None, reading: dict[str, Any], own_processes: int) -> str:
-    """Why a turn that ended with this reading may be slower than the solution is; empty when nothing is known."""
+    """Why a turn that ended with this reading may be too slow; empty if there is no reason."""
     if sensors is None:
         return ""
     reasons = [reason for reason in reading.get("throttled_by", ()) if reason in DISTURBING]

@@ -1,4 +1,4 @@
-"""Sealed sessions against the rows of a set (`derby verify`): nothing here measures, or needs torch."""
+"""Compares sealed sessions with the rows of a set (`derby verify`). Nothing here measures or needs torch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from kernelderby.store.files import files_under, read_bytes
 
 @dataclass(slots=True)
 class Verified:
-    """One session. problems: empty where all holds. signed: by the key that was given, None where none was."""
+    """One session. problems: empty if everything holds. signed: by the given key; None without a key."""
 
     path: Path
     session: str = ""
@@ -32,12 +32,12 @@ class Verified:
     problems: list[str] = field(default_factory=list)
 
 
-# Of each session (file, hash of the line) -> row; and the files that could not be read.
+# Session -> (file, hash of the line) -> row; and the files that could not be read.
 _Rows = tuple[dict[str, dict[tuple[str, str], dict[str, Any]]], list[str]]
 
 
 def verify(place: Path, key: Path | None = None) -> list[Verified]:
-    """place: a .seal file, or a folder of a set with some beneath it. DerbyError where there is none."""
+    """place: a .seal file, or a folder of a set with some beneath it. DerbyError if there is none."""
     found = [place] if place.is_file() else []
     if place.is_dir():
         found = files_under(place.resolve(), SUFFIX, lambda _: None)
@@ -45,7 +45,7 @@ def verify(place: Path, key: Path | None = None) -> list[Verified]:
         raise DerbyError(f"{place}: holds no sealed session; `derby bench --sealed` writes one")
     opened = [_opened(path) for path in found]
     sessions = frozenset(each.session for each, _ in opened)
-    rows = cache(partial(_rows, sessions))  # of a set once, whatever the number of its sessions
+    rows = cache(partial(_rows, sessions))  # read once per set, for all of its sessions
     return [_verified(each, entries, key, rows) for each, entries in opened]
 
 
@@ -87,7 +87,7 @@ def _verified(
 
 
 def _chained(path: Path, problems: list[str]) -> list[dict[str, Any]]:
-    """Its entries up to the first that does not follow from the one before."""
+    """The entries up to the first one that does not follow from the one before."""
     entries: list[dict[str, Any]] = []
     previous = ""
     for number, line in enumerate(read_bytes(path).splitlines(), 1):
@@ -125,7 +125,7 @@ def _rows(sessions: Collection[str], traces: Path) -> _Rows:
 def _against_rows(
     path: Path, first: dict[str, Any], last: dict[str, Any], sealed: list[dict[str, Any]], rows: Callable[[Path], _Rows]
 ) -> list[str]:
-    """What the files of rows and the seal say of each other. The set is where its folder traces/ lies."""
+    """Compares the files of rows with the seal. The set is the folder that holds traces/."""
     if path.parent.name != FOLDER:
         return [f"does not lie in traces/<gpu>/{FOLDER}/, so its rows are not looked at"]
     of_sessions, unread = rows(path.resolve().parents[2])

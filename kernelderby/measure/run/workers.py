@@ -11,26 +11,26 @@ from kernelderby.measure.machine.probe import Machine
 from kernelderby.measure.wire.process import WorkerProcess, standing_still
 from kernelderby.measure.wire.replies import Failed
 
-START_SECONDS = 180  # importing torch and the solution's libraries; the timeout of a case counts from there
+START_SECONDS = 180  # time to import torch and the solution's libraries; the timeout of a case starts after it
 
 
 class Workers:
-    """by_name: solution -> the process that holds it. unbuildable: why a solution has none."""
+    """by_name: solution -> the process that holds it. unbuildable: solution -> why it has no process."""
 
     def __init__(self, root: Path, machine: Machine, timeout_seconds: float) -> None:
         self.by_name: dict[str, WorkerProcess] = {}
         self.unbuildable: dict[str, Failed] = {}
-        self.beside = 1  # processes of the run on the GPU that are no workers: this one, and a pacer
+        self.beside = 1  # processes of the run on the GPU besides workers: this one, and a pacer
         self._root, self._machine, self._timeout_seconds = root, machine, timeout_seconds
         self._ahead: dict[str, WorkerProcess] = {}
 
     @property
     def on_gpu(self) -> int:
-        """How many processes of the run the driver lists."""
+        """The number of the run's processes that the driver lists."""
         return len(self.by_name) + self.beside
 
     def start_ahead(self, solutions: Sequence[Solution]) -> None:
-        """Begins the processes of solutions that come next: importing torch takes seconds of a core that compilation
+        """Starts the processes of the next solutions, since importing torch takes seconds of a core that compilation
         leaves idle. They stand still with the others, hold no solution, and have nothing on the GPU."""
         for name in [name for name in self._ahead if name not in {each.name for each in solutions}]:
             self._ahead.pop(name).kill()
@@ -40,13 +40,13 @@ class Workers:
                 worker.send("begin", START_SECONDS)
 
     def load(self, solutions: Sequence[Solution]) -> Iterator[tuple[Solution, WorkerProcess]]:
-        """The solutions that load, each with its worker; those that start do so side by side."""
+        """The solutions that load, each with its worker. New workers start in parallel."""
         starting = []
         for solution in solutions:
             if solution.name not in self.by_name and solution.name not in self.unbuildable:
                 self._start(solution)
                 starting.append(solution)
-        for solution in starting:  # now that each can be told who its rivals are
+        for solution in starting:  # now each can be told its rivals
             ask_to_load(self.by_name[solution.name], solution, self._machine.protocol, self._timeout_seconds)
         for solution in starting:
             if failed := self.by_name[solution.name].receive().failed:
@@ -57,7 +57,7 @@ class Workers:
                 yield solution, self.by_name[solution.name]
 
     def anew(self, solution: Solution) -> tuple[WorkerProcess, Failed | None]:
-        """A fresh process in the place of a spoiled one, and why it does not load."""
+        """Replaces a spoiled process with a fresh one. Returns why the solution does not load, if so."""
         self.drop(solution.name)
         worker = self._start(solution)
         ask_to_load(worker, solution, self._machine.protocol, self._timeout_seconds)
@@ -65,7 +65,7 @@ class Workers:
 
     def _start(self, solution: Solution) -> WorkerProcess:
         begun = self._ahead.pop(solution.name, None)
-        if begun and (begun.receive().failed or not begun.lives()):  # late, or ended while it stood still
+        if begun and (begun.receive().failed or not begun.lives()):  # it is late, or ended while it stood still
             begun.kill()
             begun = None
         self.by_name[solution.name] = worker = begun or self._process(solution)
@@ -75,12 +75,12 @@ class Workers:
         return WorkerProcess(self._root, self._machine.device, solution_hash=solution.text_hash)
 
     def alone(self, worker: WorkerProcess | None = None) -> AbstractContextManager[None]:
-        """Meanwhile all the others stand still."""
+        """In this context all others stand still."""
         all_of_them = [*self.by_name.values(), *self._ahead.values()]
         return standing_still(each for each in all_of_them if each is not worker)
 
     def release(self) -> None:
-        """They let go of the judge's memory."""
+        """Makes them release the judge's memory."""
         for worker in self.by_name.values():
             worker.send("release", self._timeout_seconds)
         for name, worker in list(self.by_name.items()):
@@ -93,7 +93,7 @@ class Workers:
             worker.kill()
 
     def end(self) -> None:
-        """Of those that load."""
+        """Ends the workers of solutions that loaded."""
         for name in list(self.by_name):
             self.drop(name)
 

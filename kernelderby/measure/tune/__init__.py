@@ -1,1 +1,1 @@
-"""derby tune: which configuration of a solution is the fastest, written into the tuned.py beside it."""
+"""derby tune: finds the fastest configurations of a solution and writes them into the tuned.py beside it."""

@@ -1,4 +1,4 @@
-"""From times to a table: for each tuning key the configuration of the least geometric mean."""
+"""Makes a table from times: for each tuning key the configuration with the least geometric mean."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from dataclasses import dataclass
 from kernelderby.measure.wire.replies import Config
 from kernelderby.statistics.means import geometric_mean
 
-TIE = 1.01  # what a configuration must gain over the heuristic's, which is known to be sane at every size
+TIE = 1.01  # minimum gain over the heuristic's configuration, which is known to be sane at every size
 
 
 def config_text(config: Config) -> str:
-    """Two configurations are the same when their texts are."""
+    """The text of a configuration. Two configurations are equal if their texts are."""
     return json.dumps(config, sort_keys=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One workload. times_us: text of a configuration -> its time; the wrong and the broken are not in it.
-    heuristic: text of the first candidate. chosen: of what run() uses, where the solution says."""
+    """One workload. times_us: text of a configuration -> its time, without wrong and failed ones. heuristic: text of
+    the first candidate. chosen: text of the configuration that run() uses, if the solution tells it."""
 
     workload: str
     key: str
@@ -31,8 +31,9 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What a key gets. config: None where the table leaves the key to the heuristic. us: geometric mean over the key's
-    workloads of what will run. gain: the heuristic's time over it; None where a heuristic's choice failed."""
+    """The choice for a key. config: None if the table leaves the key to the heuristic. us: geometric mean of the chosen
+    configuration's times over the key's workloads. gain: the heuristic's time over us; None if a heuristic's choice
+    failed."""
 
     key: str
     workloads: int
@@ -43,7 +44,7 @@ class Choice:
 
 
 def pick(measured: Iterable[Measured]) -> list[Choice]:
-    """One choice a key, sorted by key."""
+    """One choice per key, sorted by key."""
     by_key: dict[str, list[Measured]] = {}
     for one in measured:
         by_key.setdefault(one.key, []).append(one)
@@ -58,7 +59,7 @@ def _choice(key: str, rows: Sequence[Measured]) -> Choice:
         note = "no configuration ran on all of its workloads"
         return Choice(key, len(rows), None, heuristic_us, 1.0 if heuristic_us else None, note)
     times = {text: geometric_mean([row.times_us[text] for row in rows]) for text in everywhere}
-    best = min(everywhere, key=lambda text: times[text])  # of equals the one named first
+    best = min(everywhere, key=lambda text: times[text])  # the first one of equals
     if heuristic_us is None:
         return Choice(key, len(rows), json.loads(best), times[best], None, "the heuristic's choice failed")
     if heuristic_us > TIE * times[best]:

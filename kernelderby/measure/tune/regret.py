@@ -1,6 +1,6 @@
-"""The loss of a solution's choice: the time of the configuration that run() uses over that of its best candidate.
+"""The loss of a solution's choice: the time of the configuration that run() uses over the time of its best candidate.
 
-A table is right at the shapes that it was made of. The regret on shapes that no file holds shows its worth there.
+A table fits the shapes from which it was made. The regret on fresh shapes shows its worth elsewhere.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MEAN, WORST = 0.03, 0.10  # more than this regret is too much
 
 @dataclass(frozen=True, slots=True)
 class Regret:
-    """One shape. chosen_us: None where the choice failed or was wrong."""
+    """One shape. chosen_us: None if the choice failed or was wrong."""
 
     shape: str
     chosen: dict[str, Any]
@@ -35,13 +35,13 @@ class Regret:
 
     @property
     def share(self) -> float | None:
-        """How much longer the choice takes: 0 where it is the best."""
+        """How much longer the choice takes, as a share; 0 if it is the best."""
         return None if self.chosen_us is None else self.chosen_us / self.best_us - 1
 
 
 @dataclass(slots=True)
 class Regrets:
-    """One solution. failed: what did not run or was wrong, a line each; unmeasured: shapes without a time."""
+    """One solution. failed: a line for each candidate that failed or was wrong. unmeasured: shapes without a time."""
 
     solution: str
     log: Path
@@ -55,7 +55,7 @@ class Regrets:
 
     @property
     def holds(self) -> bool:
-        """Whether every shape has a regret, and none is too much."""
+        """Whether every shape has a regret, and none is too large."""
         shares = self.shares
         complete = len(shares) == len(self.shapes) and not self.unmeasured
         return bool(shares) and complete and statistics.fmean(shares) <= MEAN and max(shares) <= WORST
@@ -81,8 +81,8 @@ def regrets(
     jobs: Sequence[tuple[Solution, Sequence[Workload]]],
     report: Callable[[str], None] = lambda line: None,
 ) -> list[Regrets]:
-    """The regret of each solution on each of its shapes; no table is written. report: one line after each shape."""
-    for solution, _ in jobs:  # what is wrong is said before the GPU is used
+    """The regret of each solution on each of its shapes. Writes no table. report: gets one line after each shape."""
+    for solution, _ in jobs:  # errors come before the GPU is used
         tunable_folder(solution, (*CONTRACT, "choose"))
     results = [Regrets(solution.name, log_path(catalog.root, solution)) for solution, _ in jobs]
     with closing(Bench(catalog, machine, settings)) as bench:
@@ -96,7 +96,7 @@ def regrets(
 
 
 def regret_of(measured: Measured) -> Regret:
-    """Of a solution that says what it chose."""
+    """The regret for a solution that tells its choice."""
     assert measured.chosen is not None
     best = min(measured.times_us, key=lambda text: measured.times_us[text])
     return Regret(

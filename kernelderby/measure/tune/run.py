@@ -1,4 +1,4 @@
-"""Tunes solutions: a worker runs the candidates, every time is logged at once, then a table is picked and written."""
+"""Tunes solutions: a worker runs the candidates, every time is logged at once, then the table is chosen and written."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from kernelderby.measure.tune import table
 from kernelderby.measure.tune.pick import Choice, Measured, pick
 from kernelderby.measure.tune.turns import Bench, TuneSettings, Turns, over
 
-CONTRACT = ("tuning_key", "candidates", "run_with")  # what stands in a tunable solution's file beside the entry point
+CONTRACT = ("tuning_key", "candidates", "run_with")  # names in a tunable solution's file in addition to the entry point
 
 
 @dataclass(slots=True)
 class Result:
-    """One solution. failed: what did not run or was wrong, a line each. left_over: workloads that the budget did not
-    reach. path: the tuned.py that was written, None when nothing was picked. files: those of the library's format
-    beside the log."""
+    """One solution. failed: a line for each candidate that failed or was wrong. left_over: workloads outside the
+    budget. path: the written tuned.py, None without a choice. files: written files of the library's format, beside the
+    log."""
 
     solution: str
     log: Path
@@ -56,9 +56,9 @@ def tune(
     report: Callable[[str], None] = lambda line: None,
     only_losses: bool = False,
 ) -> list[Result]:
-    """Tunes each solution on its workloads and writes its tuned.py. A solution gets an equal share of the time that is
-    left when its turn comes. report: one line after each workload. only_losses: what the candidates lose at these
-    shapes, which choices are interpolated from; no key gets a row of the table."""
+    """Tunes each solution on its workloads and writes its tuned.py. In its turn a solution gets an equal share of the
+    remaining time. report: gets one line after each workload. only_losses: write only the candidates' losses at these
+    shapes, from which choices are interpolated, and no rows of the table."""
     for solution, _ in jobs:
         expect_tunable(solution)
     end = time.monotonic() + settings.budget_seconds if settings.budget_seconds is not None else None
@@ -91,7 +91,7 @@ def each_measured(
     report: Callable[[str], None],
     deadline: float | None = None,
 ) -> Iterator[tuple[Workload, Measured | None]]:
-    """The times on each workload, which also go to the result's log; None where nothing ran or the time is over."""
+    """The times on each workload, which also go to the result's log; None if nothing ran or the time is over."""
     result.log.parent.mkdir(parents=True, exist_ok=True)
     with result.log.open("a", encoding="utf-8", buffering=1) as log:
         for workload in workloads:
@@ -103,7 +103,7 @@ def each_measured(
 
 
 def expect_tunable(solution: Solution) -> None:
-    """DerbyError for what is wrong with it or its table, before a GPU is used."""
+    """DerbyError for a problem of the solution or its table, before a GPU is used."""
     table.read(tunable_folder(solution) / table.NAME)
 
 
@@ -112,7 +112,7 @@ def log_path(root: Path, solution: Solution) -> Path:
 
 
 def tunable_folder(solution: Solution, contract: Sequence[str] = CONTRACT) -> Path:
-    """The folder of its sources. DerbyError where it is not to be tuned. contract: names that its file must define."""
+    """The folder of its sources. DerbyError if it cannot be tuned. contract: names that its file must define."""
     if solution.folder is None:
         raise DerbyError(
             f"{solution.json_path}: has no folder of sources, so there is no place for {table.NAME}; "
@@ -139,7 +139,7 @@ def tunable_folder(solution: Solution, contract: Sequence[str] = CONTRACT) -> Pa
 def write_table(
     machine: Machine, solution: Solution, result: Result, measured: Sequence[Measured], only_losses: bool
 ) -> None:
-    """Picks the result's choices and writes them into the solution's table of that GPU."""
+    """Picks the result's choices and writes them into the solution's table for that GPU."""
     result.choices = pick(measured)
     if not result.choices:
         return

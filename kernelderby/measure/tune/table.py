@@ -1,14 +1,15 @@
-"""tuned.py, read and written as text.
+"""Reads and writes tuned.py as text.
 
     FOUND = {GPU name: {"date": ..., "table": {tuning key: configuration},
                         "configs": [configuration, ...], "losses": [[tuning key, [loss or None, ...]], ...]}}
 
-table: the best of a key. losses: of one measured shape each, by how many thousandths the time of each of `configs` was
-above the least one there; None where it was not measured. common/choice.py interpolates between them.
+table: the best configuration of each key. losses: for each measured shape and each of `configs`, by how many
+thousandths its time was above the least time there; None if it was not measured. common/choice.py interpolates between
+them.
 
-A rival's users have no tuned.py: they read files of their library. A solution asks for these by its tuning keys,
-`FILE.json ENTRY`. Such files are vLLM's tables of experts, an entry for each number of tokens; vLLM looks for them in
-$VLLM_TUNED_CONFIG_FOLDER first.
+Users of a rival have no tuned.py, but their library reads its own files. A solution requests such files by tuning keys
+of the form `FILE.json ENTRY`. For example vLLM's tables of experts have an entry for each number of tokens; vLLM looks
+for them first in $VLLM_TUNED_CONFIG_FOLDER.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class _OfGpu(Struct, forbid_unknown_fields=True):
 
 
 def read(path: Path) -> Found:
-    """FOUND of a file; {} where there is none. It is parsed, never run."""
+    """The FOUND of a file; {} without a file. The file is parsed, never run."""
     if not os.path.lexists(path):
         return {}
     source = read_text(path)
@@ -75,9 +76,9 @@ def merged(
     left: Collection[str] = (),
     shapes: Sequence[Shape] = (),
 ) -> Found:
-    """found with a GPU's new rows and, of measured shapes, losses. Other GPUs, and keys of this one that were not tuned
-    now, stay; keys in `left` go, since the heuristic serves them as well. A key that a shape has loses its former
-    losses."""
+    """`found` with a GPU's new rows, and new losses of measured shapes. Other GPUs, and keys that were not tuned now,
+    stay. Keys in `left` are removed, since the heuristic serves them as well. The former losses of a key with a new
+    shape are removed."""
     before = found.get(gpu, {})
     kept = {key: config for key, config in before.get("table", {}).items() if key not in left}
     again = {key for key, _ in shapes}
@@ -86,7 +87,7 @@ def merged(
 
 
 def shapes_of(entry: dict[str, Any]) -> list[Shape]:
-    """The measured shapes of a GPU's entry: times in units of the least one."""
+    """The measured shapes of a GPU's entry, with times in units of the least one."""
     texts = [json.dumps(config, sort_keys=True) for config in entry.get("configs", [])]
     return [
         (key, {text: 1 + loss / 1000 for text, loss in zip(texts, losses, strict=True) if loss is not None})
@@ -106,7 +107,7 @@ def _losses(shapes: Sequence[Shape]) -> dict[str, Any]:
 
 
 def text(solution: str, found: Found) -> str:
-    """The file. The same table gives the same text: GPUs and keys are sorted."""
+    """The text of the file. The same table gives the same text, since GPUs and keys are sorted."""
     lines = [f'"""Written by `derby tune {solution}`: GPU name -> {{date, table: tuning key -> configuration}}."""', ""]
     if any(entry.get("losses") for entry in found.values()):
         lines = [
@@ -143,13 +144,13 @@ def _literal(config: dict[str, Any]) -> str:
 
 
 def write(path: Path, solution: str, found: Found) -> None:
-    """In one step: a reader sees the old file or the new one, and a kill leaves one of them."""
+    """Writes in one step, so a reader sees the old or the new file, also after a kill."""
     write_whole(path, text(solution, found))
 
 
 def write_library_files(folder: Path, table: Mapping[str, Mapping[str, Any]]) -> list[Path]:
-    """The files that the keys of a table name, in folder; entries of other keys stay in them. DerbyError: a file there
-    is no JSON object, or cannot be written."""
+    """Writes the files that the keys of a table name into the folder. Entries of other keys stay. DerbyError: an
+    existing file is not a JSON object, or cannot be written."""
     files: dict[str, dict[str, Any]] = {}
     for key, config in table.items():
         name, _, entry = key.rpartition(" ")

@@ -1,4 +1,4 @@
-"""The candidates of one workload: a worker checks each once, then times those that are right in turn."""
+"""The candidates of one workload: a worker checks each once, then times the correct ones in turn."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from kernelderby.measure.wire.quoted import shown
 from kernelderby.measure.wire.replies import Config, Done, Failed, Kind, TunedTimes, TunePrepared, Verdict
 from kernelderby.rows.measurement import Status
 
-HOPELESS = 1.25  # slower than the best by this factor in the first round: no further rounds
+HOPELESS = 1.25  # a candidate slower than the best by this factor in the first round gets no further rounds
 _LOAD_SECONDS = 600
 
 
 @dataclass(frozen=True, slots=True)
 class TuneSettings:
-    """budget_seconds: for all solutions together; None without a limit."""
+    """budget_seconds: for all solutions together; None for no limit."""
 
     rounds: int = 5
     iterations: int = 10
@@ -41,7 +41,7 @@ def over(deadline: float | None) -> bool:
 
 
 class Bench:
-    """The worker that holds a prepared case; a fresh one after a crash, a hang or a broken context."""
+    """The worker with a prepared case. A fresh one follows after a crash, a hang or a broken context."""
 
     def __init__(self, catalog: Catalog, machine: Machine, settings: TuneSettings) -> None:
         self.catalog, self.root, self.machine, self.settings = catalog, catalog.root, machine, settings
@@ -51,12 +51,12 @@ class Bench:
         self._text_hash: str | None = None
 
     def check(self, solution: Solution, workload: Workload, number: int) -> Verdict:
-        """One call of a candidate. Failed where it has no end."""
+        """One call of a candidate. Failed if the worker hangs or dies."""
         self.prepared(solution, workload)
         return self._ask(Verdict, "tune_check", self.settings.timeout_seconds, number=number)
 
     def time(self, solution: Solution, workload: Workload, number: int) -> TunedTimes:
-        """One turn of a candidate. Failed where it has no end."""
+        """One turn of a candidate. Failed if the worker hangs or dies."""
         self.prepared(solution, workload)
         seconds, iterations = self.settings.timeout_seconds, self.settings.iterations
         times = self._ask(TunedTimes, "tune_time", seconds, number=number, iterations=iterations)
@@ -65,7 +65,7 @@ class Bench:
         return times
 
     def prepared(self, solution: Solution, workload: Workload) -> TunePrepared:
-        """The case, which a worker holds from now on. Failed where it cannot be."""
+        """Prepares the case in a worker. Failed if this is impossible."""
         if self._holds and self._holds[:2] == (solution.name, workload.uuid):
             return self._holds[2]
         self._holds = None
@@ -80,7 +80,7 @@ class Bench:
         return found
 
     def _ask(self, kind: type[Kind], command: str, seconds: float, **arguments: Any) -> Kind:
-        """A worker that is gone or whose context is broken is ended."""
+        """Asks the worker, and ends it if it is gone or its context is broken."""
         if self._worker is None:
             self._worker = WorkerProcess(self.root, self.machine.device, trusted=True, solution_hash=self._text_hash)
         try:
@@ -99,9 +99,9 @@ class Bench:
 
 @dataclass(slots=True)
 class Turns:
-    """One workload: every candidate checked once, those that are right timed in turn. log: takes a line for each turn
-    and each failure. failed: gets the failures. key: None until the case is prepared. chosen: what run() uses, where
-    the solution says."""
+    """One workload: every candidate is checked once, and the correct ones are timed in turn. log: gets a line for each
+    turn and each failure. failed: gets the failures. key: None until the case is prepared. chosen: the configuration
+    that run() uses, if the solution tells it."""
 
     bench: Bench
     solution: Solution
@@ -114,7 +114,7 @@ class Turns:
     chosen: int | None = None
 
     def measured(self) -> Measured | None:
-        """None when nothing ran, or the budget ended before every candidate had a turn."""
+        """The times; None if nothing ran, or the budget ended before every candidate had a turn."""
         try:
             case = self.bench.prepared(self.solution, self.workload)
         except Failed as failed:
@@ -149,7 +149,7 @@ class Turns:
         return end.status is Status.PASSED
 
     def _rounds(self, running: list[int]) -> dict[int, float]:
-        """Number of a candidate -> median of its rounds' medians. {} when the first round was cut short."""
+        """Number of a candidate -> median of its rounds' medians. {} if the first round was cut short."""
         order = random.Random(f"0 {self.workload.uuid}")
         medians: dict[int, list[float]] = {number: [] for number in running}
         for turn in range(self.bench.settings.rounds):

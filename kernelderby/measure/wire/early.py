@@ -1,9 +1,9 @@
 """The first steps of a command that judges in its own process, before it reads anything.
 
-It begins again in an environment without the user's secrets, and puts on the fence for what definitions do there
+It begins again in an environment without the user's secrets, and puts on the fence for definitions, which run there
 (fence/enclosed.py). On a CPU it then imports torch once for the judge and its workers, forks the fork server, and goes
-on as the judge. What a process holds when it forks, its workers can read: so it forks before it has opened a set or
-drawn a secret; a command line with a secret forks nothing.
+on as the judge. Workers can read everything that a process holds when it forks. So it forks before it opens a set or
+draws a secret, and does not fork if the command line has a secret.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from kernelderby.store.appended import lock_folder
 from kernelderby.store.bounds import leave
 
 _OF_THE_COMMAND = re.compile(r"COLUMNS|LINES|NO_COLOR|FORCE_COLOR|PWD|CI|PYTHON[A-Z]+")
-_SINGLE = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")  # of threads that a library starts when it is imported
+_SINGLE = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")  # time for threads that a library starts during its import
 _FENCED_ON_GPUS = False  # not tried there yet
 _PROGRAMS = ("derby", "kernelderby.__main__", "kernelderby.cli.__main__", "kernelderby.measure.cluster.__main__")
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGALRM)
@@ -44,9 +44,9 @@ def begin_judging(
     has_tool: bool = False,
     before: Callable[[], object] = lambda: None,
 ) -> None:
-    """Without effect where this process is not a command that has just begun: no fence then, and workers begin as
-    everywhere. writable, readable: besides caches and the set, of the user's home. shares_torch: with workers on a
-    CPU. has_tool: see enclose(). before: what raises where nothing need begin; of what it reads nothing stays."""
+    """Without effect unless this process is a command that has just begun; then there is no fence, and workers begin as
+    usual. writable, readable: places in the user's home, besides caches and the set. shares_torch: with workers on a
+    CPU. has_tool: see enclose(). before: raises if there is nothing to begin; nothing that it reads stays in memory."""
     if not _has_just_begun():
         return
     leave_folder_that_is_gone()
@@ -59,7 +59,7 @@ def begin_judging(
         return
     caches = cache_folder()
     for folder in (caches, *(each for each in writable if each.parent == root and (root / "definitions").is_dir())):
-        with suppress(OSError):  # who writes there says so
+        with suppress(OSError):  # writing there gives the error
             folder.mkdir(parents=True, exist_ok=True)
     given = {Path(each).absolute() for each in readable}
     locks = lock_folder()
@@ -73,7 +73,7 @@ def begin_judging(
 
 
 def leave_folder_that_is_gone() -> None:
-    """oneMKL ends a process that loads torch in a working directory that was removed."""
+    """Leaves a removed working directory, in which oneMKL would end a process that loads torch."""
     try:
         os.getcwd()
     except FileNotFoundError:
@@ -81,7 +81,7 @@ def leave_folder_that_is_gone() -> None:
 
 
 def _begin_again() -> None:
-    """With a folder for temporary files, and caches that are the judge's."""
+    """Starts the command again, with a folder for temporary files and the judge's caches."""
     own = {name: value for name, value in os.environ.items() if _OF_THE_COMMAND.fullmatch(name)}
     environment = allowed_environment(os.environ) | own | folders.caches_of_judge(cache_folder() / "judge")
     environment["TMPDIR"] = tempfile.mkdtemp(prefix=watcher.OF_JUDGE)
@@ -91,7 +91,7 @@ def _begin_again() -> None:
 
 
 def _scratch_of_this() -> Path | None:
-    """The folder that _begin_again() has made; removed at the end."""
+    """The folder that _begin_again() has made. It is removed at the end."""
     folder = Path(os.environ.get("TMPDIR", "/"))
     if not folder.name.startswith(watcher.OF_JUDGE) or not folder.is_dir():
         return None
@@ -101,8 +101,8 @@ def _scratch_of_this() -> Path | None:
 
 @contextmanager
 def _signals_later() -> Iterator[None]:
-    """What a handler raises among a library's C++ ends the process in the middle, or nobody hears of it: the first
-    signal is heard at the end. One that comes a second after it ends the process."""
+    """Postpones signals: an exception that a handler raises inside a library's C++ would end the process or get lost.
+    The first signal is handled at the end. A second one, a second later, ends the process."""
     before = {number: signal.getsignal(number) for number in _SIGNALS[:3]}
     came: list[tuple[int, float]] = []
 
@@ -129,17 +129,17 @@ def _import_torch_for_all() -> None:
     try:
         with _signals_later():
             import torch  # noqa: F401
-    except (ImportError, OSError):  # the check says so
+    except (ImportError, OSError):  # the check gives the error
         return
     finally:
         for name, value in given.items():
             os.environ.pop(name) if value is None else os.environ.update({name: value})
-    if len(os.listdir("/proc/self/task")) == 1:  # a fork would leave the locks that other threads hold
+    if len(os.listdir("/proc/self/task")) == 1:  # a fork would keep the locks that other threads hold
         start.fork_here(worker_environment("cpu", fenced=True), _serve)
 
 
 def _has_just_begun() -> bool:
-    """The program is the command itself, or what measures for a cluster's driver."""
+    """Whether the program is the command itself, or the process that measures for a cluster's driver."""
     main = sys.modules["__main__"]
     name = getattr(main.__spec__, "name", None) or os.path.basename(getattr(main, "__file__", None) or "")
     own = sys.argv[1:]
@@ -152,7 +152,7 @@ def _has_just_begun() -> bool:
 
 
 def _serve(channel: int, environment: dict[str, str]) -> None:
-    """Becomes what start.ForkServer starts elsewhere: python -P -m ...worker.fork_server CHANNEL."""
+    """Becomes the process that start.ForkServer starts elsewhere: python -P -m ...worker.fork_server CHANNEL."""
     import gc
 
     for number in _SIGNALS:

@@ -1,4 +1,4 @@
-"""The runner's side of a worker process: start it, ask it, and notice when it hangs or dies."""
+"""The runner's side of a worker process: starts it, sends requests, and notices if it hangs or dies."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ from kernelderby.measure.wire.sources import cache_folder
 from kernelderby.measure.wire.start import Beginning, begin, servers
 from kernelderby.rows.measurement import Status
 
-_LOG_BYTES = 1 << 14  # the end of a solution's output is enough to see why it failed
+_LOG_BYTES = 1 << 14  # the end of a solution's output is enough to show why it failed
 _REPLY_BYTES = 16 << 20
 _POLL_SECONDS = 0.2
 _LATE_SECONDS = 5.0  # for the rest of an answer that has begun
 _LOOK_SECONDS = 1.0
 _STOP_SECONDS = 0.1
-_MOST_PROCESSES = 1000  # compilers run side by side, with a few processes each
-_MOST_THREADS = 20_000  # a library starts one for each processor, and compilers as many
+_MOST_PROCESSES = 1000  # compilers run in parallel, with a few processes each
+_MOST_THREADS = 20_000  # a library starts one for each processor, and so do compilers
 _MOST_FILES = 50_000
-_PROTECTED = 40  # rivals that a worker cannot signal: as many as fit a jump of its filter
+_PROTECTED = 40  # rivals that a worker cannot signal; one jump of its filter limits the number
 
 
 class WorkerProcess:
-    """One worker, in a session of its own, so that a kill takes its children too. A worker dies with the thread that
-    started it, so start it from one that outlives it."""
+    """One worker, in its own session, so that a kill includes its children. A worker dies with the thread that started
+    it, so start it from a thread that outlives it."""
 
     _alive: ClassVar[set[int]] = set()  # process ids of all workers of this process
-    _starting: ClassVar[threading.Lock] = threading.Lock()  # a child not yet in _alive is nobody's orphan
-    _others: ClassVar[set[int]] = set()  # its children before the first worker, and itself
+    _starting: ClassVar[threading.Lock] = threading.Lock()  # a child that is not yet in _alive is no orphan
+    _others: ClassVar[set[int]] = set()  # the children from before the first worker, and this process
 
     def __init__(
         self,
@@ -55,15 +55,15 @@ class WorkerProcess:
         solution_hash: str | None = None,
         python: str | None = None,
     ) -> None:
-        """trusted: what it says of the set's faults ends the run also while it holds a solution (derby tune).
-        solution_hash: of the solution that it will hold, whose caches it gets. python: the interpreter of another
-        environment, with libraries of its own."""
+        """trusted: a fault of the set that it reports ends the run even while it holds a solution (derby tune).
+        solution_hash: of the solution that it will hold and whose caches it gets. python: the interpreter of another
+        environment, with its own libraries."""
         self.device = device
         self._mark = number = watcher.next_mark()
-        if not self._others:  # whoever measures from a program of its own keeps the children it has
+        if not self._others:  # a program that measures keeps the children that it has
             processes.adopt_orphans()
             self._others.update(processes.children(os.getpid()), {os.getpid()})
-        # A socket, since descriptors of memory go with requests.
+        # A socket, since requests carry descriptors of memory.
         theirs, ours = socket.socketpair()
         request_end, self._requests = theirs.detach(), ours.detach()
         self._replies, reply_end = os.pipe()
@@ -90,7 +90,7 @@ class WorkerProcess:
             self._alive.add(self._process.pid)
         os.close(request_end)
         os.close(reply_end)
-        os.set_blocking(self._requests, False)  # a worker that does not read must not hold the run up
+        os.set_blocking(self._requests, False)  # a worker that does not read must not block the run
         self._trusted, self._has_solution = trusted, False
         self._unread = b""
         self._log = b""
@@ -106,23 +106,24 @@ class WorkerProcess:
 
     @classmethod
     def known(cls) -> set[int]:
-        """All workers of this process, the fork server that lives (the id of an ended one is soon another process's),
-        and the children that it had before."""
+        """All workers of this process, the living fork server (another process soon gets the id of an ended one), and
+        the earlier children."""
         return cls._alive | cls._others | servers() | watcher.pids()
 
     @classmethod
     def end_all(cls) -> None:
-        """All workers of this process die at once; whoever waits for an answer hears so, and gives the rest back."""
+        """Kills all workers of this process at once. Threads that wait for an answer notice this and release the
+        rest."""
         for pid in list(cls._alive):
             processes.end(pid)
 
     def rivals(self) -> list[int]:
-        """Process ids of the other workers of this process, as many as a filter of its takes."""
+        """Process ids of the other workers of this process, as many as a worker's filter can take."""
         return sorted(self._alive - {self.pid})[-_PROTECTED:]
 
     def stop(self) -> None:
-        """It and its group stand still. One of its threads hears of it first, and tells the others once it has a
-        processor; a thread that waits for a child of its own hears of it never."""
+        """Stops it and its group. One of its threads notices first, and tells the others when it gets a processor. A
+        thread that waits for its own child never notices."""
         self.tell_to_stop()
         self.wait_until_stopped()
 
@@ -151,19 +152,19 @@ class WorkerProcess:
         return "\n".join(text.splitlines()[-lines:])
 
     def send(self, command: str, timeout: float, descriptors: Sequence[int] = (), /, **arguments: Any) -> None:
-        """Asks; the answer is due `timeout` seconds from now. descriptors: that it gets with the request."""
-        # From the moment on at which a solution's code runs in it, nothing that it says can end the run.
+        """Sends a request, whose answer is due `timeout` seconds from now. descriptors: go with the request."""
+        # As soon as a solution's code runs in it, none of its messages can end the run.
         self._has_solution |= command == "load"
         self._timeout, self._deadline = timeout, time.monotonic() + timeout
         if descriptors and self._requests >= 0:
             requests = socket.socket(fileno=self._requests)
-            with contextlib.suppress(OSError):  # dead or deaf: receive() says so
+            with contextlib.suppress(OSError):  # dead or not reading: receive() reports it
                 socket.send_fds(requests, [b" "], descriptors)
             requests.detach()
         self._write({"command": command, **arguments})
 
     def _write(self, request: dict[str, Any]) -> None:
-        """Until it is all there, or the worker is dead or deaf: receive() says so."""
+        """Writes until everything is sent, or the worker is dead or does not read, which receive() reports."""
         data = (json.dumps(request) + "\n").encode()
         while data and time.monotonic() < self._deadline and self._requests >= 0:
             _, ready, _ = select.select([], [self._requests], [], _POLL_SECONDS)
@@ -175,12 +176,12 @@ class WorkerProcess:
                 return
 
     def tell(self, what: dict[str, Any], timeout: float) -> None:
-        """Goes on with what send() began; the next answer is due `timeout` seconds from now."""
+        """Continues the command that send() began; the next answer is due `timeout` seconds from now."""
         self._timeout, self._deadline = timeout, time.monotonic() + timeout
         self._write(what)
 
     def has_answered(self, seconds: float) -> bool:
-        """Whether an answer, or a part of it, comes within so many seconds."""
+        """Whether an answer, or a part of one, comes within this number of seconds."""
         return bool(self._unread) or (self._replies >= 0 and bool(select.select([self._replies], [], [], seconds)[0]))
 
     def lives(self) -> bool:
@@ -191,10 +192,10 @@ class WorkerProcess:
         return self.lives() and time.monotonic() < self._deadline
 
     def receive(self) -> Reply:
-        """The reply to the last send. A dead or late worker gives one that says so (gone), and is killed with its
-        children. DerbyError when the trace set itself is at fault."""
+        """The reply to the last send. For a dead or late worker the reply says so (gone), and the worker is killed with
+        its children. DerbyError if the trace set itself is at fault."""
         while b"\n" not in self._unread:
-            if self._replies < 0:  # it was ended before
+            if self._replies < 0:  # it was killed before
                 return self._gone(Status.CRASHED, "the process has ended")
             left = max(0.0, self._deadline - time.monotonic())
             ready, _, _ = select.select([self._replies], [], [], min(left, _POLL_SECONDS))
@@ -221,7 +222,7 @@ class WorkerProcess:
         if not isinstance(content, dict):
             return self._gone(Status.CRASHED, "the process sent something that is no reply")
         if isinstance(said := content.get("message"), str) and UNHEARD in said:
-            self._log_reader.join(_POLL_SECONDS)  # what it printed may still be on its way
+            self._log_reader.join(_POLL_SECONDS)  # its output may still be on the way
             before = self.log_tail(200).rpartition("Traceback (most")[0].rpartition("CalledProcessError")[2]
             content["message"] = said.replace(UNHEARD, f": {errors_of(before)}", 1)
         reply = Reply(content)
@@ -230,7 +231,8 @@ class WorkerProcess:
         return reply
 
     def _takes_too_much(self) -> tuple[Status, str] | None:
-        """Looked at once a second while it works, since the kernel's own limits count what CUDA only reserves."""
+        """Checks its memory and processes once a second while it works. The kernel's own limits would count memory that
+        CUDA only reserves."""
         if time.monotonic() < self._looked_at + _LOOK_SECONDS:
             return None
         self._looked_at = time.monotonic()
@@ -251,20 +253,20 @@ class WorkerProcess:
         return None
 
     def ask(self, kind: type[Kind], command: str, timeout: float, /, **arguments: Any) -> Kind:
-        """The answer. Failed where there is none of that kind."""
+        """Sends a request and returns its answer. Failed if there is no answer of that kind."""
         self.send(command, timeout, **arguments)
         return self.receive().of(kind)
 
     def _ended(self) -> Reply:
         try:
             code = self._process.wait(timeout=5)
-        except subprocess.TimeoutExpired:  # it closed its pipe and lives on
+        except subprocess.TimeoutExpired:  # it closed its pipe but is alive
             code = None
         how = "closed its reply pipe" if code is None else _exit_text(code)
         return self._gone(Status.CRASHED, f"the process {how}")
 
     def _gone(self, status: Status, message: str) -> Reply:
-        """Kills it, if it lives."""
+        """Kills it if it is alive."""
         self.kill()
         tail = quoted(text(self.log_tail()))
         return Reply({"ok": False, "status": status, "message": f"{message}\n{tail}".strip()}, gone=True)
@@ -281,7 +283,7 @@ class WorkerProcess:
         self._process.wait()
         self._alive.discard(self._process.pid)
         with self._starting:
-            processes.end_orphans(self.known())  # what had left its group, or its parent
+            processes.end_orphans(self.known())  # processes that had left its group or its parent
         self._log_reader.join(timeout=1)
         if not self._log_reader.is_alive():
             self._output.close()
@@ -293,7 +295,8 @@ class WorkerProcess:
 
 
 def worker_environment(device: str = "cuda", own_package: bool = False, fenced: bool = False) -> dict[str, str]:
-    """own_package: of an interpreter with other libraries. fenced: with all that is alike in those of solutions."""
+    """own_package: for an interpreter with other libraries. fenced: with everything that the environments of solutions
+    share."""
     environment = {
         **folders.allowed_environment(os.environ),
         "PYTHONUNBUFFERED": "1",
@@ -304,20 +307,21 @@ def worker_environment(device: str = "cuda", own_package: bool = False, fenced: 
     package = Path(kernelderby.__file__).resolve().parent.parent
     found = [_package_alone()] if own_package else [package, *(Path(each).resolve() for each in given)]
     environment["PYTHONPATH"] = os.pathsep.join(map(str, found))
-    for name in ("TRITON_INTERPRET", "HELION_INTERPRET"):  # read when they are imported
+    for name in ("TRITON_INTERPRET", "HELION_INTERPRET"):  # read at their import
         environment.pop(name, None)
     if device == "cpu":
         environment.setdefault("OMP_NUM_THREADS", "1")  # the interpreter's operations are too small to share
         environment["TRITON_INTERPRET"] = "1"
-        environment["CUDA_VISIBLE_DEVICES"] = ""  # also where there is a GPU, nothing may slip onto it
-    else:  # one GPU is measured; no timer and no judge looks at what another one of the machine does
+        environment["CUDA_VISIBLE_DEVICES"] = ""  # even with a GPU, nothing may run on it
+    else:  # one GPU is measured; timer and judge do not watch the machine's other GPUs
         environment["CUDA_VISIBLE_DEVICES"] = environment.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0]
     return environment
 
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Around a wait for threads that wait for workers: if a signal ends it, the workers end, and so do the threads."""
+    """A context for waiting for threads that wait for workers. If a signal ends the wait, the workers end, and so do
+    the threads."""
     try:
         yield
     except BaseException:
@@ -327,8 +331,8 @@ def interruptible() -> Iterator[None]:
 
 @contextmanager
 def standing_still(workers: Iterable[WorkerProcess]) -> Iterator[None]:
-    """Meanwhile no thread of these workers runs, and nothing that they have started; what has left its parent ends. A
-    kernel that they have launched goes on: Watch looks for those."""
+    """In this context no thread of these workers runs, and none of the processes that they started; processes that have
+    left their parent are ended. Kernels that they have launched continue, and Watch looks for those."""
     stopped, started = list(workers), set[int]()
     try:
         for worker in stopped:  # with their groups, which nothing that they start can leave
@@ -337,7 +341,7 @@ def standing_still(workers: Iterable[WorkerProcess]) -> Iterator[None]:
         started = {pid for worker in stopped for pid in processes.descendants(worker.pid)}
         for pid in started:
             processes.signalled(pid, signal.SIGSTOP)
-        for worker in stopped:  # they stop side by side
+        for worker in stopped:  # they stop in parallel
             worker.wait_until_stopped()
         yield
     finally:
@@ -348,14 +352,15 @@ def standing_still(workers: Iterable[WorkerProcess]) -> Iterator[None]:
 
 
 def _kept_for_tuning(solution_hash: str) -> Path:
-    """Of hundreds of candidates, for one who trusts them: kept from run to run."""
+    """A cache for hundreds of trusted candidates, which is kept from run to run."""
     own = cache_folder() / "tuned" / solution_hash
     own.mkdir(parents=True, exist_ok=True)
     return own
 
 
 def _package_alone() -> Path:
-    """A folder with this package and nothing else: beside an installed one lie the libraries of its environment."""
+    """A folder with this package and nothing else, because the libraries of its environment lie beside an installed
+    package."""
     package = Path(kernelderby.__file__).resolve().parent
     folder = cache_folder() / "package" / hashlib.sha256(str(package).encode()).hexdigest()[:16]
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,8 @@
-"""Text from a worker, marked as such everywhere: a row must not carry it, a screen may.
+"""Text from a worker, marked as such everywhere: rows must not contain it, screens may.
 
-A solution could say what it likes, a file of the user's home among it, and rows are public. At the pipe its words are
-put between two characters that no text from there can hold (replies.text()); what the judge builds around them keeps
-both. A row gets kept(): one of few names instead, and a hash that finds the words in a file of this machine.
+A solution could print anything, such as a file of the user's home, and rows are public. At the pipe its words are put
+between two characters that no text from there can contain (replies.text()); the judge's texts around them keep both
+characters. A row gets kept(): one of a few names instead, and a hash that finds the words in a file of this machine.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _NAMES = frozenset(
     | {"InductorError", "InterpreterError", "JSONDecodeError", "OutOfMemoryError", "OutOfResources", "PTXASError"}
     | {"TimeoutExpired", "TorchRuntimeError", "UnsupportedLanguageConstruct"}
 )
-# The driver's, torch's and Triton's own words for what solutions do most often.
+# The words of the driver, torch and Triton for the most frequent failures of solutions.
 _PHRASES = (
     "an illegal memory access was encountered",
     "an illegal instruction was encountered",
@@ -53,16 +53,16 @@ def quoted(words: str) -> str:
 
 
 def shown(message: str) -> str:
-    """For a screen or a log of this machine: everything that was said."""
+    """The whole text, for a screen or a log of this machine."""
     return message.replace(_BEGIN, "").replace(_END, "")
 
 
 def kept(message: str, keep: Callable[[str], None]) -> str:
-    """For a row: what the judge has said, and of each quotation its class and hash. keep: gets its words."""
+    """The text for a row: the judge's words, and the class and hash of each quotation. keep: gets the quoted words."""
 
     def replaced(found: re.Match[str]) -> str:
         words = found[1]
-        if not words or words in _PHRASES:  # with nothing beside it
+        if not words or words in _PHRASES:  # without other text
             return words
         keep(words)
         return f"{class_of(words)} (log {hash_of(words)})".lstrip()
@@ -75,7 +75,7 @@ def hash_of(words: str) -> str:
 
 
 def class_of(words: str) -> str:
-    """The name of an exception and a phrase, where these are known ones; otherwise empty or "another exception"."""
+    """The name of an exception and a phrase, if these are known; otherwise empty or "another exception"."""
     found = re.match(r"\w+(?=:|$)", words)
     name = "" if found is None else found[0] if found[0] in _NAMES else "another exception"
     phrase = next((each for each in _PHRASES if each in words), "")

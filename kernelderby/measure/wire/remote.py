@@ -1,7 +1,7 @@
 """Hands in another process: the judge's requests to a worker, and the checks of its answers.
 
-Every answer is typed before it is used (replies); times must be as many as asked for, finite and positive. What a
-worker sends instead ends as its own row (Failed), never as the end of the run.
+Every answer is typed before its use (replies). Times must be of the requested number, finite and positive. Anything
+else that a worker sends ends as its own row (Failed), and never ends the run.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from kernelderby.measure.wire.signals import Signals
 from kernelderby.rows.measurement import Status
 from kernelderby.store.counts import counted
 
-# What the timer says, and nothing else without quotation marks.
+# The timer's notes; any other text gets quotation marks.
 _NOTES = re.compile(
     r"left out: \d{1,6} records? without timestamps|iterations launched \d{1,6} to \d{1,6} kernels and copies"
 )
-_ARMED_SECONDS = 0.25  # to enqueue some calls; one that looks at its inputs from the host waits for them meanwhile
-_WRONG = {Status.WRONG_SHAPE, Status.WRONG_DTYPE}  # what a worker may say of outputs; the rest is the judge's
+_ARMED_SECONDS = 0.25  # time to enqueue some calls; a call that reads its inputs on the host waits for them
+_WRONG = {Status.WRONG_SHAPE, Status.WRONG_DTYPE}  # that a worker may report; the judge gives the others
 
 
 @dataclass(slots=True)
@@ -92,7 +92,7 @@ class RemoteHands:
         self._ask(Done, "batch", kind=kind, count=count)
 
     def spans(self, kind: str, iterations: int, before: Call, after: Call) -> Spans:
-        """The worker stops before and after each window until the judge has done its part."""
+        """Timed calls. The worker stops before and after each window until the judge has done its part."""
         self.worker.send("spans", self.seconds, kind=kind, iterations=iterations)
         for iteration in range(iterations):
             for stop, part in (("ready", before), ("done", after)):
@@ -115,15 +115,16 @@ class RemoteHands:
         return msgspec.structs.replace(taken, **times, notes=notes, outside=outside)
 
     def relay(self, kind: str, count: int, drive: Callable[[], None], release: Callable[[], None], waits: bool) -> bool:
-        """The worker's calls at the judge's word, which drive() gives; release() lets it through when that ends early.
-        waits: until all are enqueued, for a while. Whether they were before drive()."""
+        """Runs the worker's calls at the judge's signals, which drive() gives; release() frees the worker if drive()
+        ends early. waits: wait a while until all calls are enqueued. Returns whether they were enqueued before
+        drive()."""
         self.worker.send("relay", self.seconds, kind=kind, count=count)
         is_armed = waits and self.worker.has_answered(_ARMED_SECONDS)
         try:
             drive()
         except Wrong:
             release()
-            self._stop()  # Failed where it raised: that is why
+            self._stop()  # Failed if it raised: that is the reason
             self.worker.receive()
             raise
         if (came := self._stop()).at != "armed":
@@ -132,13 +133,13 @@ class RemoteHands:
         return is_armed
 
     def still(self) -> AbstractContextManager[None]:
-        """Meanwhile nothing of its process runs, and nothing that it has started."""
+        """In this context its process and everything that it has started stand still."""
         return standing_still([self.worker])
 
     @contextmanager
     def unseen(self) -> Iterator[None]:
-        """Meanwhile none of its threads sees what the judge writes into memory that both share. A GPU keeps processes
-        apart itself."""
+        """In this context none of its threads can watch the judge write into shared memory. A GPU separates processes
+        by itself."""
         if self.worker.device != "cpu":
             yield
             return
@@ -162,7 +163,7 @@ class RemoteHands:
         return reply.stop()
 
     def _typed(self, kind: type[Kind], reply: Reply) -> Kind:
-        """Failed where the worker says so, Wrong where its outputs were none."""
+        """Failed if the worker reports a failure, Wrong if it gave no valid outputs."""
         self._expect_no_wrong(reply)
         return reply.of(kind)
 
@@ -176,7 +177,7 @@ class RemoteHands:
 
 
 def _described(sets: Sequence[BufferSet]) -> tuple[list[dict[str, Any]], list[int]]:
-    """What the worker gets of each; on a CPU with descriptors, of which the handles are numbers in order."""
+    """The descriptions for the worker; on a CPU with descriptors, to which the handles refer by number."""
     described, descriptors = [], list[int]()
     for each in sets:
         found = dict(each.description or {})
@@ -188,7 +189,7 @@ def _described(sets: Sequence[BufferSet]) -> tuple[list[dict[str, Any]], list[in
 
 
 def _in_nanoseconds(times_us: Sequence[float]) -> list[float]:
-    """As the timers count: further digits could spell anything, and rows keep them."""
+    """Rounded to the timers' resolution, since further digits could spell messages, and rows keep them."""
     return [max(1e-3, round(each, 3)) for each in times_us]
 
 

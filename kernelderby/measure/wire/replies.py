@@ -1,7 +1,7 @@
-"""A worker's answers: one frozen record for each kind, and how far the judge believes it.
+"""A worker's answers: one frozen record for each kind, and the judge's checks of them.
 
-A worker's process runs a solution's code, so a reply is any JSON object until `Reply.of(Kind)` has typed it; what is
-no such answer ends as that solution's row (Failed), never as the end of the run.
+A worker's process runs a solution's code, so a reply may be any JSON object until `Reply.of(Kind)` has typed it. An
+invalid answer ends as that solution's row (Failed), and never ends the run.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from kernelderby.rows.measurement import Correctness, Status
 from kernelderby.store.fields import Count, NotNegative, convert
 
 _CHARACTERS = 2000
-# What a worker may call its end; the rest is the judge's to say.
+# Statuses that a worker may report for its end; the judge gives the others.
 _CLAIMED = {Status.RAISED, Status.BUILD_FAILED, Status.OUT_OF_MEMORY, Status.CRASHED, Status.TIMED_OUT}
 
-Config = dict[str, Any]  # of a tunable solution: plain numbers, strings and booleans by name
+Config = dict[str, Any]  # configuration of a tunable solution: plain numbers, strings and booleans by name
 
 
 class Failed(Exception):
-    """A worker that raised, hung, died or sent nonsense. It is to be replaced. gone: it has ended already."""
+    """A worker raised, hung, died or sent nonsense, and must be replaced. gone: it has ended already."""
 
     def __init__(self, status: Status, message: str, gone: bool = False) -> None:
         super().__init__(message)
@@ -40,7 +40,7 @@ class Failed(Exception):
 
 
 class Done(Struct, frozen=True):
-    """That it is done, and nothing else; the others add to it."""
+    """The command is done. Other answers add fields."""
 
 
 class GpuSeen(Struct, frozen=True):
@@ -55,8 +55,8 @@ class GpuSeen(Struct, frozen=True):
 
 
 class MachineSeen(Done, frozen=True):
-    """gpu: None without one, and then gpu_missing says why, and gpu_fails whether there is one that CUDA cannot use.
-    protocol_note: why the protocol is only a fallback, else empty."""
+    """gpu: None without one; then gpu_missing has the reason, and gpu_fails tells whether there is a GPU that CUDA
+    cannot use. protocol_note: why the protocol is a fallback, else empty."""
 
     python: str
     libs: dict[str, str]
@@ -69,27 +69,27 @@ class MachineSeen(Done, frozen=True):
 
 
 class EmptyKernelTimes(Done, frozen=True):
-    """empty_kernel_us: "eager" and "graph" -> median; None where there are no graphs."""
+    """empty_kernel_us: "eager" and "graph" -> median; None without graphs."""
 
     empty_kernel_us: dict[str, float | None]
 
 
 class SetUpTaken(Struct, frozen=True):
-    """What a solution's setup took: seconds on the host's clock until the GPU was idle again, and bytes of GPU memory
-    that it kept."""
+    """The cost of a solution's setup: seconds on the host's clock until the GPU was idle again, and bytes of GPU memory
+    that it keeps."""
 
     seconds: NotNegative
     memory_bytes: NotNegative
 
 
 class SetUpDone(Done, frozen=True):
-    """setup: None where the solution has none."""
+    """setup: None if the solution has none."""
 
     setup: SetUpTaken | None
 
 
 class CaptureDone(Done, frozen=True):
-    """missing: why there are no graphs, else empty. spoiled: the attempt has left the process unfit."""
+    """missing: why there are no graphs, else empty. spoiled: the attempt has made the process unusable."""
 
     missing: str = ""
     spoiled: bool = True
@@ -102,7 +102,7 @@ class PackChecked(Done, frozen=True):
 
 
 class CostCounted(Done, frozen=True):
-    """cost: as `cost` of a line of workloads; None where nothing tells it."""
+    """cost: the `cost` for a line of workloads; None if unknown."""
 
     cost: dict[str, Any] | None = None
 
@@ -114,20 +114,20 @@ class ShapesDrawn(Done, frozen=True):
 
 
 class KernelsSeen(Done, frozen=True):
-    """Of one workload, compiled. missing: what is not known of them, else empty."""
+    """The compiled kernels of one workload. missing: unknown facts in words, else empty."""
 
     kernels: tuple[KernelDemand, ...] = ()
     missing: str = ""
 
 
 class CodeSeen(Done, frozen=True):
-    """Of a solution's libraries, built."""
+    """The code of a solution's libraries, after a build."""
 
     code: MachineCode
 
 
 class LaunchesSeen(Done, frozen=True):
-    """launched: uuid -> what a call launches on that workload, or why that is not known."""
+    """launched: uuid -> the launches of a call on that workload, or why they are unknown."""
 
     launched: dict[str, list[str] | str]
 
@@ -139,21 +139,21 @@ class LibrariesSeen(Done, frozen=True):
 
 
 class Overwritten(Done, frozen=True):
-    """nbytes: of memory that was not the solution's any more."""
+    """nbytes: overwritten bytes of memory that no longer belonged to the solution."""
 
     nbytes: Count
 
 
 class Stop(Struct, frozen=True):
-    """Where a worker stands in the middle of `spans`: before ("ready") or after ("done") an iteration's window."""
+    """The position of a worker in `spans`: before ("ready") or after ("done") an iteration's window."""
 
     at: str
     iteration: int
 
 
 class TunePrepared(Done, frozen=True):
-    """Of one case: its tuning key and its candidates, the heuristic's first. chosen: the number of the one that run()
-    uses, where the solution says (choose); it may be none of its candidates', and is the last one then."""
+    """For one case its tuning key and its candidates, the heuristic's first. chosen: the number of the configuration
+    that run() uses, if the solution tells it (choose). If it is none of the candidates, it is added as the last one."""
 
     key: str
     configs: Annotated[tuple[Config, ...], Meta(min_length=1)]
@@ -161,7 +161,7 @@ class TunePrepared(Done, frozen=True):
 
 
 class TunedTimes(Done, frozen=True):
-    """problem: why there are no samples, else empty. spoiled: the process is no longer fit."""
+    """problem: why there are no samples, else empty. spoiled: the process is no longer usable."""
 
     samples_us: tuple[Microseconds, ...]
     problem: str = ""
@@ -169,8 +169,8 @@ class TunedTimes(Done, frozen=True):
 
 
 class Verdict(Done, frozen=True):
-    """What a check says of a solution. A worker says it of itself for derby tune and derby profile alone; no row ever
-    rests on that."""
+    """The result of a check. A worker reports its own only for derby tune and derby profile; no row ever relies on
+    that."""
 
     status: Status
     message: str = ""
@@ -178,7 +178,7 @@ class Verdict(Done, frozen=True):
 
 
 class ProfileDone(Verdict, frozen=True):
-    """What became of a profiled solution. kernels: 0 where a profiler around the process has them."""
+    """The result of profiling a solution. kernels: 0 if a profiler around the process has them."""
 
     iterations: int = 0
     kernels: int = 0
@@ -194,7 +194,7 @@ class Wrong(Exception):
 
     @classmethod
     def of(cls, verdict: Verdict) -> Wrong:
-        """With the distances that the verdict knows."""
+        """The verdict as an exception, with its distances."""
         wrong = cls(verdict.status, verdict.message)
         wrong.verdict = verdict
         return wrong
@@ -206,15 +206,15 @@ Kind = TypeVar("Kind", bound=Struct)
 
 
 def sent(answer: Struct) -> dict[str, Any]:
-    """An answer as the object that goes through the pipe. Not by msgspec's own JSON, which has no infinities."""
+    """The answer as an object for the pipe. msgspec's JSON is not used, because it has no infinities."""
     return {"ok": True, **msgspec.to_builtins(answer)}
 
 
-UNHEARD = ", and what it said is in the log"  # of a solution's own child, whose output it did not take
+UNHEARD = ", and what it said is in the log"  # of a solution's child process, whose output it did not capture
 
 
 def errors_of(output: str, most: int = 4) -> str:
-    """What a compiler complains of: the first lines that speak of an error, else the last ones."""
+    """A compiler's complaint: the first lines about an error, otherwise the last lines."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     return "; ".join([line for line in lines if re.search(r"\berror\b", line, re.IGNORECASE)][:most] or lines[-most:])
 
@@ -225,14 +225,14 @@ def sent_failure(status: Status, message: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What came. gone: the process that should have answered has ended, or was."""
+    """A reply. gone: the process that should have answered has ended or was killed."""
 
     content: dict[str, Any]
     gone: bool = False
 
     @property
     def failed(self) -> Failed | None:
-        """None where the worker says that all went well."""
+        """The failure; None if the worker reports success."""
         if self.content.get("ok") is True:
             return None
         try:
@@ -240,29 +240,29 @@ class Reply:
         except ValueError:
             status = Status.CRASHED
         message = self.content.get("message") or self.content.get("error") or ""
-        if not self.gone:  # who is gone has said nothing: the judge's side has written that
+        if not self.gone:  # a process that is gone has sent nothing; the judge's side wrote this
             message = quoted(text(message))
         return Failed(status if status in _CLAIMED else Status.CRASHED, message, self.gone)
 
     @property
     def fault_of_the_set(self) -> str | None:
-        """What is wrong with the set itself, as the worker says."""
+        """A fault of the set itself, as the worker reports it."""
         return text(self.content["error"]) if "error" in self.content else None
 
     @property
     def wrong(self) -> Verdict | None:
-        """None unless the worker says that all went well but for the outputs."""
+        """The Wrong verdict, if everything except the outputs went well; otherwise None."""
         given = self.content.get("wrong")
         return None if given is None or self.failed else self._typed(Verdict, given)
 
     def of(self, kind: type[Kind]) -> Kind:
-        """The answer. Failed where there is none, or where it is no such thing."""
+        """The answer of that kind. Failed without one, or if the reply is of another kind."""
         if failed := self.failed:
             raise failed
         return self._typed(kind, self.content)
 
     def stop(self) -> Stop:
-        """Failed where the worker has come to an end instead."""
+        """Failed if the worker has ended instead."""
         return self.of(Stop) if "ok" in self.content else self._typed(Stop, self.content)
 
     def _typed(self, kind: type[Kind], content: Any) -> Kind:
@@ -273,15 +273,15 @@ class Reply:
 
 
 def nonsense(what: str) -> Failed:
-    """what: in the judge's words, with the worker's quoted."""
+    """what: a text of the judge, with the worker's words quoted."""
     return Failed(Status.CRASHED, what)
 
 
 def text(value: Any, limit: int = _CHARACTERS) -> str:
-    """Any value as text that can be written into a row: no lone surrogates, no control characters but newlines."""
+    """Any value as text for a row, without lone surrogates and without control characters except newlines."""
     try:
         shown = value if isinstance(value, str) else repr(value)
-    except (RecursionError, ValueError):  # nested deeper, or a number longer, than Python writes
+    except (RecursionError, ValueError):  # nested too deeply, or a number too long, for Python
         shown = f"a {type(value).__name__} that cannot be shown"
     shown = shown[:limit].encode("utf-8", "replace").decode("utf-8", "replace")
     return "".join(letter if letter.isprintable() or letter == "\n" else "?" for letter in shown)

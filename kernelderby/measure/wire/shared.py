@@ -1,9 +1,9 @@
 """Memory that the judge allocates and a worker's process sees: the inputs and outputs of one set, in one arena.
 
-On a GPU the arena is an allocation of the driver, opened in the worker through CUDA IPC; on a CPU a file without a
-name, whose descriptor the worker gets, sealed so that nobody can cut it off. Nothing else of the judge lies in it: an
-arena fills whole blocks of 2 MiB, the unit in which the driver shares memory. The worker gets a description (JSON) with
-the handle and each tensor's place.
+On a GPU the arena is an allocation of the driver, which the worker opens through CUDA IPC. On a CPU it is a nameless
+file whose descriptor the worker gets, sealed so that nobody can truncate it. An arena fills whole blocks of 2 MiB, the
+unit in which the driver shares memory, so it contains no other memory of the judge. The worker gets a description
+(JSON) with the handle and each tensor's place.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class _IpcHandle(ctypes.Structure):
 
 
 class _DeviceBytes:
-    """What torch.as_tensor takes for memory on the GPU."""
+    """An object that torch.as_tensor accepts as memory on the GPU."""
 
     def __init__(self, pointer: int, count: int) -> None:
         self.__cuda_array_interface__ = {
@@ -45,8 +45,8 @@ Place = tuple[tuple[int, ...], torch.dtype]  # shape and type of a tensor
 
 @dataclass(slots=True)
 class BufferSet:
-    """Inputs (plain numbers among them) and outputs by name, in the definition's order. description: for attach(),
-    None for memory of this process alone. lender: the number of the set whose constants are its own, too."""
+    """Inputs (including plain numbers) and outputs by name, in the definition's order. description: for attach(); None
+    for memory of this process only. lender: the number of the set whose constants this set shares."""
 
     inputs: dict[str, Any]
     outputs: dict[str, torch.Tensor]
@@ -55,7 +55,7 @@ class BufferSet:
     _free: list[Any] = field(default_factory=list)
 
     def release(self) -> None:
-        """Gives the memory back; the tensors must not be used any more."""
+        """Frees the memory. Do not use the tensors afterwards."""
         self.inputs, self.outputs = {}, {}
         while self._free:
             self._free.pop()()
@@ -63,7 +63,7 @@ class BufferSet:
 
 @dataclass(frozen=True, slots=True)
 class Loan:
-    """The number of a set, its inputs, and the names of those that another set has, too."""
+    """The number of a set, its inputs, and the names of the inputs that another set borrows."""
 
     number: int
     inputs: dict[str, Any]
@@ -76,7 +76,7 @@ def private_set(
     device: torch.device,
     loan: Loan | None = None,
 ) -> BufferSet:
-    """Buffers of this process alone."""
+    """Buffers of this process only."""
 
     def made(place: Any) -> Any:
         return torch.empty(place[0], dtype=place[1], device=device) if isinstance(place, tuple) else place
@@ -95,7 +95,7 @@ def shared_set(
     device: torch.device,
     loan: Loan | None = None,
 ) -> BufferSet:
-    """Buffers in an arena of their own, and what a worker needs to open it."""
+    """Buffers in their own arena, with the description for a worker."""
     described: dict[str, dict[str, Any]] = {"inputs": {}, "outputs": {}}
     size = 0
     for kind, places in (("inputs", inputs), ("outputs", outputs)):
@@ -109,22 +109,22 @@ def shared_set(
             shape, dtype = place
             described[kind][name] = {"offset": size, "shape": list(shape), "dtype": str(dtype).removeprefix("torch.")}
             size += -(-math.prod(shape) * dtype.itemsize // _ALIGNMENT) * _ALIGNMENT
-    size = (-(-size // _BLOCK) + 1) * _BLOCK  # a block more than it takes: kernels that load whole tiles read past ends
+    size = (-(-size // _BLOCK) + 1) * _BLOCK  # one additional block, since kernels that load whole tiles read past ends
     free: list[Any] = []
     arena, handle = _cuda_arena(size, free) if device.type == "cuda" else _cpu_arena(size, free)
     if device.type == "cuda":
-        arena.zero_()  # the driver gives the judge its own former memory again, expected outputs among it
+        arena.zero_()  # the driver may return former memory of the judge, with expected outputs
     lender = loan.number if loan else None
     description = {"size": size, "handle": handle, "lender": lender, **described}
     return BufferSet(*_tensors(description, arena, loan.inputs if loan else {}), description, lender, free)
 
 
 def opened_set(description: dict[str, Any], device: torch.device, known: Sequence[BufferSet] = ()) -> BufferSet:
-    """The other side: the same memory in this process. known: the sets that are open, of which it may borrow."""
+    """The worker's side: the same memory in this process. known: the open sets, from which it may borrow."""
     free: list[Any] = []
     size, handle = description["size"], description["handle"]
     if device.type == "cuda":
-        torch.zeros(1, device=device)  # the context is current in this thread from here on
+        torch.zeros(1, device=device)  # from now on the context is current in this thread
         pointer = ctypes.c_uint64()
         driver_call(
             "cuIpcOpenMemHandle_v2", ctypes.byref(pointer), _IpcHandle.from_buffer_copy(bytes.fromhex(handle)), 1
@@ -157,12 +157,12 @@ def _tensors(
 
 
 def _cuda_arena(size: int, free: list[Any]) -> tuple[torch.Tensor, str]:
-    torch.zeros(1, device="cuda:0")  # the context is current in this thread from here on
+    torch.zeros(1, device="cuda:0")  # from now on the context is current in this thread
     pointer, handle = ctypes.c_uint64(), _IpcHandle()
     try:
         driver_call("cuMemAlloc_v2", ctypes.byref(pointer), ctypes.c_size_t(size))
     except torch.OutOfMemoryError:
-        torch.cuda.empty_cache()  # what torch keeps for later
+        torch.cuda.empty_cache()  # memory that torch keeps for later
         driver_call("cuMemAlloc_v2", ctypes.byref(pointer), ctypes.c_size_t(size))
     free.append(lambda: driver_call("cuMemFree_v2", pointer))
     driver_call("cuIpcGetMemHandle", ctypes.byref(handle), pointer)
@@ -173,7 +173,7 @@ def _cpu_arena(size: int, free: list[Any]) -> tuple[torch.Tensor, int]:
     descriptor = os.memfd_create("kernelderby", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     free.append(lambda: os.close(descriptor))
     os.truncate(descriptor, size)
-    # Of a file that is cut off, whoever has it mapped gets SIGBUS.
+    # A process that maps a truncated file gets SIGBUS.
     fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
     return _mapped(descriptor, size), descriptor
 
@@ -186,7 +186,7 @@ _OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
 
 
 def driver_call(name: str, *arguments: Any) -> None:
-    """A function of the driver. torch.OutOfMemoryError where it has no memory, RuntimeError for everything else."""
+    """Calls a function of the driver. torch.OutOfMemoryError if it has no memory, RuntimeError for all other errors."""
     code = getattr(ctypes.CDLL("libcuda.so.1"), name)(*arguments)
     if code == _OUT_OF_MEMORY:
         raise torch.OutOfMemoryError(f"{name}: CUDA out of memory")

@@ -1,6 +1,6 @@
-"""Two words in memory that judge and worker share, by which they hand a device to each other without a message.
+"""Two words in memory that judge and worker share. With them they hand a device to each other without messages.
 
-On a GPU streams write them and wait for them, so that no host's time lies between; on a CPU threads do.
+On a GPU streams write them and wait for them, so no host time is involved; on a CPU threads do.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import torch
 
 from kernelderby.measure.wire.shared import BufferSet, driver_call, opened_set, shared_set
 
-ALL = 1 << 30  # a number that no wait exceeds: whoever waits goes on
+ALL = 1 << 30  # a number that ends every wait
 _GREATER_OR_EQUAL = 0  # CU_STREAM_WAIT_VALUE_GEQ
 _PAUSE_SECONDS = 2e-5
 
 
 def signal_set(device: torch.device) -> BufferSet:
-    """The memory of one pair of words, both zero."""
+    """Memory for one pair of words, both zero."""
     made = shared_set({}, dict.fromkeys(("go", "done"), ((1,), torch.int32)), device)
     for word in made.outputs.values():
         word.zero_()
@@ -28,18 +28,18 @@ def signal_set(device: torch.device) -> BufferSet:
 
 
 def opened_signals(description: dict[str, Any], device: torch.device) -> Signals:
-    """The other side."""
+    """The worker's side."""
     return Signals(opened_set(description, device))
 
 
 class Signals:
-    """go: the number of the call that may begin. done: of the last one whose outputs are there."""
+    """go: the number of the call that may begin. done: the number of the last call whose outputs are complete."""
 
     def __init__(self, buffers: BufferSet) -> None:
         self.buffers = buffers
 
     def give(self, name: str, number: int) -> None:
-        """After all that the current stream was given before."""
+        """Sets the word, after all earlier work of the current stream."""
         word = self.buffers.outputs[name]
         if word.is_cuda:
             _on_stream("cuStreamWriteValue32_v2", word, number, 0)
@@ -47,8 +47,8 @@ class Signals:
             word.fill_(number)
 
     def wait(self, name: str, number: int, goes_on: Callable[[], bool] = lambda: True) -> None:
-        """The current stream, or this thread, goes on when the word is at least that. goes_on: asked now and then by a
-        thread, whether it waits on."""
+        """Makes the current stream, or this thread, wait until the word is at least this number. goes_on: a thread
+        calls it from time to time to decide whether to keep waiting."""
         word = self.buffers.outputs[name]
         if word.is_cuda:
             _on_stream("cuStreamWaitValue32_v2", word, number, _GREATER_OR_EQUAL)
@@ -57,7 +57,7 @@ class Signals:
             time.sleep(_PAUSE_SECONDS)
 
     def release(self) -> None:
-        """Whoever waits goes on, also where the current stream is one that waits."""
+        """Ends all waits, even if the current stream itself waits."""
         words = self.buffers.outputs.values()
         if next(iter(words)).is_cuda:
             with torch.cuda.stream(torch.cuda.Stream()):  # type: ignore[no-untyped-call]

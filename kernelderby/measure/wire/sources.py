@@ -1,4 +1,4 @@
-"""Sources that a set holds as text, as files in the user's cache and as modules."""
+"""Sources that a set holds as text become files in the user's cache, and modules."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kernelderby.store.files import cache_home, write_folder
 
 
 def cache_folder() -> Path:
-    """DerbyError for a user without a home."""
+    """The user's cache folder. DerbyError for a user without a home."""
     base = cache_home()
     if not os.path.isabs(base):
         raise DerbyError("there is no home to cache in what a solution compiles; set $XDG_CACHE_HOME")
@@ -22,7 +22,8 @@ def cache_folder() -> Path:
 
 
 def write_once(name: str, files: dict[str, str]) -> Path:
-    """A cache folder of these files. The name holds their hash; a rename makes it appear whole or not at all."""
+    """A cache folder with these files. Its name contains their hash, and a rename makes it appear whole or not at
+    all."""
     folder = cache_folder() / name
     if _holds(folder, files):
         return folder
@@ -45,6 +46,6 @@ def import_file(path: Path, name: str) -> ModuleType:
     if spec is None or spec.loader is None:
         raise ImportError(f"{path.name}: is no Python file; name a .py file")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # before it runs: dataclasses and Triton look their module up
+    sys.modules[name] = module  # before it runs, because dataclasses and Triton look their module up
     spec.loader.exec_module(module)
     return module

@@ -1,7 +1,7 @@
-"""How a worker's process comes to be: started like any program, or on a CPU forked from one that has torch already.
+"""Starts a worker's process: like any program, or on a CPU forked from a process that has imported torch.
 
-Starting Python and importing torch takes two seconds of a core, a fork a twentieth of one. No process is forked on a
-GPU's machine for a GPU: what CUDA's libraries hold is made in the process that uses them.
+Starting Python and importing torch takes two seconds of a core, a fork a twentieth of a second. Processes for a GPU are
+never forked, because CUDA's libraries must be initialised in the process that uses them.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _PACKET = 32
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """What a worker knows from its start. writable: the only folders that it may write to; without any, no fence.
-    judge: this process. guarded: processes that it must not signal. mark: its own (marks.mark)."""
+    """The data that a worker has from its start. writable: the only folders that it may write; empty means no fence.
+    judge: this process. guarded: processes that it must not signal. mark: its mark (marks.mark)."""
 
     root: str
     device: str
@@ -39,7 +39,7 @@ class Beginning:
 
 
 class Forked:
-    """A child that this process did not start itself, with what the runner uses of subprocess.Popen."""
+    """A child that this process did not start itself, with the parts of subprocess.Popen that the runner uses."""
 
     def __init__(self, pid: int, output: BufferedReader | None) -> None:
         self.pid, self.stdout = pid, output
@@ -50,7 +50,7 @@ class Forked:
         if self._code is None:
             try:
                 pid, status = os.waitpid(self.pid, os.WNOHANG)
-            except ChildProcessError:  # a program that ignores SIGCHLD never hears of it, as in subprocess
+            except ChildProcessError:  # a program that ignores SIGCHLD never notices, as in subprocess
                 pid, status = self.pid, 0
             self._code = os.waitstatus_to_exitcode(status) if pid else None
         return self._code
@@ -90,7 +90,7 @@ def _program(
 ) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [python or sys.executable, "-P", "-m", module, *words],
-        cwd="/",  # what lies where the run was started is no library
+        cwd="/",  # files in the run's folder must not count as libraries
         stdin=subprocess.DEVNULL,
         stdout=output,
         stderr=subprocess.STDOUT,
@@ -101,10 +101,11 @@ def _program(
 
 
 class ForkServer:
-    """The judge's side of worker/fork_server.py. It ends with this process, however that ends."""
+    """The judge's side of worker/fork_server.py. The server ends with this process in any case."""
 
     def __init__(self, environment: Mapping[str, str], begun: Begun | None = None) -> None:
-        """begun: starts it from the descriptor of its end of the channel; a program of its own without."""
+        """begun: starts the server from the descriptor of its end of the channel; without it, a separate program is
+        started."""
         self.environment = dict(environment)
         self._channel, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._channel.settimeout(_IMPORT_SECONDS)
@@ -115,14 +116,14 @@ class ForkServer:
     def forked(
         self, beginning: Beginning, environment: Mapping[str, str], requests: int, replies: int
     ) -> Forked | None:
-        """None where the server has ended: torch does not load, or nothing can be forked."""
+        """A new worker; None if the server has ended because torch does not load or nothing can be forked."""
         read_end, write_end = os.pipe()
         request = {"environment": dict(environment), "beginning": asdict(beginning)}
         descriptors = [requests, replies, write_end, watcher.channel()]
         try:
             socket.send_fds(self._channel, [json.dumps(request).encode()], descriptors)
             pid = self._channel.recv(_PACKET)
-        except OSError:  # it has ended, or does not answer in time
+        except OSError:  # it has ended or is late
             pid = b""
         finally:
             os.close(write_end)
@@ -138,14 +139,14 @@ class ForkServer:
 
 
 _server: ForkServer | None = None
-_without: list[dict[str, str]] = []  # environments in which none runs
+_without: list[dict[str, str]] = []  # environments without a server
 
 
 def begin(
     beginning: Beginning, environment: Mapping[str, str], requests: int, replies: int, python: str | None = None
 ) -> Process:
-    """A worker's process, whose pipes of requests and replies these are. One thread at a time. python: the interpreter
-    of another environment."""
+    """Starts a worker's process with these pipes for requests and replies. One thread at a time. python: the
+    interpreter of another environment."""
     server = _fork_server(environment) if beginning.device == "cpu" and python is None else None
     if server is not None:
         guarded = replace(beginning, guarded=[server.pid, *beginning.guarded])
@@ -157,13 +158,13 @@ def begin(
 
 
 def servers() -> set[int]:
-    """Process ids of children of this process that are no workers."""
+    """Process ids of children of this process that are fork servers."""
     return {_server.pid} if _server is not None else set()
 
 
 def fork_here(environment: Mapping[str, str], serve: Callable[[int, dict[str, str]], None]) -> None:
-    """Makes a child of this very process, which has imported torch and read nothing yet, the server of the workers of
-    this environment. serve: what the child becomes."""
+    """Forks a child of this process, which has imported torch and read nothing yet, as the server for workers of this
+    environment. serve: runs in the child."""
     global _server
 
     def begun(channel: int, environment: dict[str, str]) -> Process:
@@ -178,12 +179,12 @@ def fork_here(environment: Mapping[str, str], serve: Callable[[int, dict[str, st
 
 
 def _alike(environment: Mapping[str, str]) -> dict[str, str]:
-    """Without caches and places of temporary files, which are looked up after the fork."""
+    """The environment without caches and places of temporary files, which are looked up after the fork."""
     return {name: value for name, value in environment.items() if name not in folders.PLACES}
 
 
 def _fork_server(environment: Mapping[str, str]) -> ForkServer | None:
-    """The one for workers of this environment. None where there is none: not on Linux, or torch does not load."""
+    """The server for workers of this environment. None if there is none: not on Linux, or torch does not load."""
     global _server
     same = _alike(environment)
     if not sys.platform.startswith("linux") or same in _without:

@@ -1,4 +1,4 @@
-"""Load code of a trace set: a definition's module, a solution's entry point."""
+"""Loads code of a trace set: a definition's module, a solution's entry point."""
 
 from __future__ import annotations
 
@@ -22,9 +22,8 @@ class BuildFailed(Exception):
 
 
 def load_solution(definition: Definition, solution: Solution) -> Callable[..., Any]:
-    """The entry point, to be called with positional arguments: the inputs, then the outputs if it writes into them.
-
-    BuildFailed with the reason when it cannot be had. Whatever the solution's own code raises on import goes through.
+    """The entry point, which takes positional arguments: the inputs, then the outputs if it writes into them.
+    BuildFailed with the reason if there is none. Exceptions of the solution's code during the import pass through.
     """
     if solution.language not in PYTHON_LANGUAGES:
         return _build_compiled(definition, solution)
@@ -35,7 +34,7 @@ def load_solution(definition: Definition, solution: Solution) -> Callable[..., A
 
 
 def load_setup(solution: Solution) -> Callable[..., Any] | None:
-    """The setup function of a solution that load_solution() has loaded; None where it names none."""
+    """The setup function of a solution that load_solution() has loaded; None if it names none."""
     if solution.setup is None:
         return None
     if solution.language not in PYTHON_LANGUAGES:
@@ -48,7 +47,7 @@ def load_setup(solution: Solution) -> Callable[..., Any] | None:
 
 
 def solution_module(solution: Solution) -> ModuleType:
-    """The module of a Python solution that load_solution() has loaded, for what stands in it beside the entry point."""
+    """The module of a Python solution that load_solution() has loaded, for further names in it."""
     if solution.language not in PYTHON_LANGUAGES:
         raise BuildFailed(f"a {solution.language} solution is no module; write the solution in Python")
     return sys.modules[_module_name(solution)]
@@ -106,7 +105,7 @@ def _build_compiled(definition: Definition, solution: Solution) -> Callable[...,
 
 
 def _without_bytecode(folder: Path) -> None:
-    """What somebody left there would run instead of the sources. Another process may do the same at the same time."""
+    """Removes bytecode, which would run instead of the sources. Another process may do the same at the same time."""
     for place, folders, _ in os.walk(folder):
         if "__pycache__" in folders:
             folders.remove("__pycache__")

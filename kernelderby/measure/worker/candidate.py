@@ -1,4 +1,4 @@
-"""A loaded solution, and how it gets its inputs and gives its outputs back."""
+"""A loaded solution: passes its inputs and takes its outputs."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from kernelderby.rows.measurement import Status
 
 
 class Candidate:
-    """A loaded entry point together with how it gets its inputs and gives its outputs back.
+    """A loaded entry point, with the way in which it gets its inputs and gives its outputs.
 
-    in_place: output -> the input that lies in its memory. Such a call gets the output's buffer for that input too; it
-    is a private copy of the input, written anew by correctness.make_ready().
+    in_place: output -> the input in its memory. The call gets the output's buffer for that input too: a private copy of
+    the input, which correctness.make_ready() rewrites.
     """
 
     def __init__(
@@ -39,8 +39,8 @@ class Candidate:
         self._shared = {name: output for output, name in self.in_place.items()}
 
     def set_up(self, inputs: dict[str, Any], device: torch.device) -> tuple[dict[str, Any], SetUpTaken | None]:
-        """Runs setup on the constant inputs: keyword arguments for the calls, and what it took; None without one. What
-        it raises goes through; TypeError when it gives no dict."""
+        """Runs setup on the constant inputs. Keeps its keyword arguments for the calls, and returns its cost; None
+        without a setup. Its exceptions pass through; TypeError if it does not return a dict."""
         if self._setup is None:
             return {}, None
         synchronize(device)
@@ -56,14 +56,14 @@ class Candidate:
         return values, SetUpTaken(seconds, max(0, held - _free_memory(device)))
 
     def new_outputs(self, maker: InputMaker) -> Outputs:
-        """Buffers to write into; none for a solution that returns its outputs."""
+        """Buffers for the outputs; empty for a solution that returns its outputs."""
         if not self.destination_passing_style:
             return {}
         return private_set({}, maker.output_places(), maker.device).outputs
 
     def __call__(self, inputs: dict[str, Any], outputs: Outputs, prepared: dict[str, Any] | None = None) -> Any:
-        """Runs it, with what set_up() gave; without, as where nobody knows of setup. Whatever it raises goes through,
-        sys.exit included."""
+        """Runs the solution with the arguments from set_up(), if it was called. All exceptions pass through, sys.exit
+        included."""
         given: Iterable[Any] = inputs.values()
         if self._shared:
             given = [outputs[self._shared[name]] if name in self._shared else value for name, value in inputs.items()]
@@ -75,7 +75,7 @@ class Candidate:
         return outputs if self.destination_passing_style else returned
 
     def fitting(self, returned: Any, places: Mapping[str, Place], device: torch.device) -> Outputs:
-        """What a call gave as name -> tensor of the shape and dtype in `places`. Wrong otherwise."""
+        """The outputs of a call, name -> tensor, with the shapes and dtypes in `places`. Wrong if they differ."""
         outputs = named_outputs(self.definition, returned)
         for name, (shape, dtype) in places.items():
             tensor = outputs[name]
@@ -91,7 +91,7 @@ class Candidate:
 
 
 def _free_memory(device: torch.device) -> int:
-    """Bytes of a GPU that nobody holds, torch's cache counted as held by nobody; 0 on a CPU."""
+    """Free bytes of a GPU, including torch's cache; 0 on a CPU."""
     if device.type != "cuda":
         return 0
     return torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)

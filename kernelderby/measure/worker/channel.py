@@ -16,7 +16,7 @@ _BYTES, _MOST_DESCRIPTORS = 1 << 16, 253  # the kernel's limit for one message
 
 
 class Channel:
-    """For requests, and for what stops in the middle of a command. descriptors: that came since they were taken."""
+    """Receives requests, and stops in the middle of commands. descriptors: those received since taken()."""
 
     def __init__(self, requests: int, replies: int) -> None:
         self._requests, self._replies = socket.socket(fileno=requests), replies
@@ -24,12 +24,12 @@ class Channel:
         self._descriptors: list[int] = []
 
     def requests(self) -> Iterator[str]:
-        """One line each, until the judge is gone."""
+        """The requests, one per line, until the judge is gone."""
         while line := self._line():
             yield line
 
     def taken(self) -> list[int]:
-        """The descriptors that came with a request; whoever takes them closes them."""
+        """The descriptors that came with a request; the caller must close them."""
         held, self._descriptors = self._descriptors, []
         return held
 
@@ -39,7 +39,7 @@ class Channel:
             data = data[os.write(self._replies, data) :]
 
     def meet(self, stop: Stop) -> None:
-        """Says where the worker stands, and waits until the judge lets it go on."""
+        """Reports the worker's position, and waits until the judge lets it continue."""
         self.write(msgspec.to_builtins(stop))
         if not self._line():
             raise SystemExit("the judge is gone")

@@ -51,7 +51,7 @@ from kernelderby.measure.worker.failures import NotLoaded, status_of, told
 from kernelderby.measure.worker.tuning import Tuning
 from kernelderby.rows.measurement import Status
 
-# With nothing to add here but the kind of the answer.
+# Methods of Hands that need only the kind of their answer.
 _OF_HANDS: dict[str, Callable[..., Struct]] = {
     **dict.fromkeys(("call", "drop_graphs", "replay", "batch"), lambda nothing: Done()),
     "set_up": SetUpDone,
@@ -60,8 +60,8 @@ _OF_HANDS: dict[str, Callable[..., Struct]] = {
 
 
 class Worker:
-    """The commands. A command that comes before the one that it builds on (`call` before `attach`) is the judge's
-    mistake, and an AttributeError."""
+    """The commands. A command before the one that it needs (`call` before `attach`) is the judge's mistake, and an
+    AttributeError."""
 
     definition: Definition
     candidate: Candidate
@@ -77,7 +77,7 @@ class Worker:
         self._module: tuple[str, ModuleType] | None = None
 
     def describe(self) -> MachineSeen:
-        """The machine, and the timing protocol that works on it."""
+        """The machine, and its working timing protocol."""
         found = describe(self.device.type)
         if found.gpu is None and self.device.type != "cpu":
             return found
@@ -86,12 +86,12 @@ class Worker:
         return msgspec.structs.replace(found, protocol=protocol, protocol_note=note, flush_bytes=flush_bytes)
 
     def begin(self) -> Done:
-        """Comes before a solution is there: until it is answered, the process imports what every solution needs."""
+        """Comes before the solution: meanwhile the process imports the libraries that every solution needs."""
         return Done()
 
     def load(self, definition: str, solution: str, protocol: str | None = None, guarded: Collection[int] = ()) -> Done:
-        """Takes a definition and loads a solution. protocol: the timer is made before any of its code runs. guarded:
-        rivals that were started after this process, out of its reach from here on."""
+        """Takes a definition and loads a solution. protocol: of the timer, which is made before the solution's code
+        runs. guarded: rivals that started after this process, which it cannot reach from now on."""
         catalog = Catalog.open(self.root)
         self.definition = catalog.definition(definition)
         if protocol is not None:
@@ -108,7 +108,7 @@ class Worker:
             setup = load_setup(chosen)
         except BuildFailed as error:
             raise NotLoaded(Status.BUILD_FAILED, str(error)) from error
-        except BaseException as error:  # whatever the solution's own code raises on import, sys.exit included
+        except BaseException as error:  # any exception of the solution's code during the import, sys.exit included
             raise NotLoaded(status_of(error, Status.BUILD_FAILED), told(error)) from error
         self._solution = chosen
         self.candidate = Candidate(function, chosen.destination_passing_style, self.definition, chosen.in_place, setup)
@@ -116,17 +116,17 @@ class Worker:
 
     @property
     def module(self) -> ModuleType:
-        """The definition's module, with the reference: not loaded where a solution is only run."""
+        """The definition's module, with the reference. It is not loaded if a solution is only run."""
         if self._module is None or self._module[0] != self.definition.name:
             self._module = self.definition.name, load_definition_module(self.definition)
         return self._module[1]
 
     def check(self, case: dict[str, Any]) -> Verdict:
-        """Correctness in this process, before a profile; nothing that ends in a row."""
+        """A check in this process, before a profile; its result never goes into a row."""
         return hands.local_check(self.candidate, self.module, self._maker(case))
 
     def call_once(self, case: dict[str, Any]) -> Done:
-        """Of the loaded solution, on inputs that nobody else knows; what it gives is looked at by nobody."""
+        """One call of the loaded solution on secret inputs. Nobody checks its outputs."""
         maker = self._maker(case)
         inputs = maker.make(0)
         outputs = self.candidate.new_outputs(maker)
@@ -138,13 +138,13 @@ class Worker:
         return Done()
 
     def pack_check(self, definition: str) -> PackChecked:
-        """What is stale or broken of a definition's blobs and costs; see judge/fenced.py."""
+        """The stale and broken blobs and costs of a definition; see judge/fenced.py."""
         catalog = Catalog.open(self.root)
         chosen = catalog.definition(definition)
         return PackChecked(tuple(blobs.changes_of(catalog, chosen, catalog.workloads(definition), check=True)))
 
     def count_cost(self, definition: str, line: dict[str, Any]) -> CostCounted:
-        """Work of a shape that no file has, by the definition's own code. line: as in workloads, without a cost."""
+        """The cost of an unlisted shape, by the definition's own code. line: a line of workloads without a cost."""
         if not hasattr(self, "definition") or self.definition.name != definition:
             self.definition = Catalog.open(self.root).definition(definition)
         workload = workload_of("the shape", line, self.definition)
@@ -154,19 +154,19 @@ class Worker:
             return CostCounted(blobs.count(self.definition, self.module, workload, tensors, sizes))
         except Uncountable:
             return CostCounted()
-        except ValueError as error:  # the generator's word: no such contents
+        except ValueError as error:  # the generator refuses these contents
             said = " ".join(str(error).split())[:200] or type(error).__name__
             raise DerbyError(f"{self.definition.place}: {said}") from None
 
     def empty_kernel(self, protocol: str) -> EmptyKernelTimes:
-        """Times of a kernel that does nothing to speak of, by the same timer."""
+        """Times of a nearly empty kernel, by the same timer."""
         from kernelderby.measure.worker.empty import empty_kernel_us  # with triton
 
         return EmptyKernelTimes(empty_kernel_us(self._timer_of(protocol), self.device))
 
     def load_empty(self, protocol: str, copies: bool = False) -> Done:
-        """Nothing to speak of in the place of a solution, by which the judge learns what its own clock takes; or a copy
-        of the input."""
+        """Loads a nearly empty call, or a copy of the input, as the solution. With it the judge measures the overhead
+        of its clock."""
         from kernelderby.measure.worker.empty import trusted_candidate
 
         self._timer_of(protocol)
@@ -176,8 +176,8 @@ class Worker:
     # --------------------------------------------------------------------------------------------- the judge's hands
 
     def command(self, name: str) -> Callable[..., Struct]:
-        """What a request names: a method of this, one of the hands', or a function of a room above this one, which is
-        given the set's folder ("kernelderby.measure.certify.resources:seen_here")."""
+        """The command that a request names: a method of this class or of the hands, or a function of a higher room,
+        which gets the set's folder ("kernelderby.measure.certify.resources:seen_here")."""
         module, _, function = name.rpartition(":")
         if module:
             return partial(getattr(import_module(module), function), self.root)
@@ -197,7 +197,7 @@ class Worker:
         return Done()
 
     def _with_handles(self, sets: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Descriptions in which a number of a descriptor that came with the request is that descriptor."""
+        """The descriptions, with numbers of received descriptors replaced by the descriptors."""
         came = self.channel.taken()
         return [{**each, "handle": came[each["handle"]]} if came else each for each in sets]
 
@@ -228,7 +228,7 @@ class Worker:
         return Done()
 
     def spans(self, kind: str, iterations: int) -> Spans:
-        """Timed calls or replays; stops before and after each window for the judge."""
+        """Timed calls or replays, with a stop for the judge before and after each window."""
         meet = self.channel.meet
         return self.hands.spans(
             kind,
@@ -238,7 +238,7 @@ class Worker:
         )
 
     def relay(self, kind: str, count: int) -> Done:
-        """Calls at the judge's word; a stop when they are all enqueued."""
+        """Calls at the judge's signals, with a stop when all are enqueued."""
         self.hands.relay(kind, count, lambda: self.channel.write(msgspec.to_builtins(Stop("armed", count))))
         return Done()
 
@@ -264,7 +264,7 @@ class Worker:
             return TunedTimes((), f"no CUDA graph: {error}", error.spoiled)
 
     def release(self) -> Done:
-        """Frees the buffers of the prepared case, so that other processes have the memory."""
+        """Frees the buffers of the prepared case for other processes."""
         if held := vars(self).pop("hands", None):
             held.detach()
             self._opened.append(held.signals.buffers)

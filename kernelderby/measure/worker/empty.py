@@ -1,6 +1,6 @@
-"""Calls that the judge trusts, as solutions: a kernel that loads four bytes and stores them, and a copy of all inputs.
+"""Trusted calls in the form of solutions: a kernel that loads four bytes and stores them, and a copy of all inputs.
 
-The kernel's time, by the protocol of every row, is the floor of everything small.
+The kernel's time, by the protocol of the rows, is the floor of everything small.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ _ITERATIONS = 60
 
 
 def empty_kernel_us(timer: Timer, device: torch.device) -> dict[str, float | None]:
-    """Medians as {"eager": us, "graph": us}; graph is None on a CPU. One block of one warp, four bytes in and out."""
+    """The medians as {"eager": us, "graph": us}; graph is None on a CPU. The kernel has one block of one warp, four
+    bytes in and out."""
     source, destination = torch.ones(1, device=device), torch.zeros(1, device=device)
     call = _launcher(source, destination)
     for _ in range(_WARMUP):

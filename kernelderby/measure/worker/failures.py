@@ -12,7 +12,7 @@ from kernelderby.rows.measurement import Status
 
 
 class NotLoaded(Exception):
-    """A solution that cannot be had; status and message for its row."""
+    """A solution that does not load, with status and message for its row."""
 
     def __init__(self, status: Status, message: str) -> None:
         super().__init__(message)
@@ -22,7 +22,7 @@ class NotLoaded(Exception):
 def status_of(error: BaseException, otherwise: Status) -> Status:
     try:
         import torch
-    except (ImportError, OSError):  # the machine has none, or one that does not load: that is what was raised
+    except (ImportError, OSError):  # the machine has no torch, or one that does not load: this was raised
         return otherwise
     text = str(error)
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
@@ -36,13 +36,13 @@ def status_of(error: BaseException, otherwise: Status) -> Status:
 
 
 _FRAMES = 200
-_CALLERS = re.compile(r"/kernelderby/measure/|/triton/runtime/")  # of the solution's code; they say nothing beside it
+_CALLERS = re.compile(r"/kernelderby/measure/|/triton/runtime/")  # frames that explain nothing
 _LIBRARY = re.compile(r"/(site|dist)-packages/|/lib/python3[^/]*/|/kernelderby/measure/|^<")
 
 
 def told(error: BaseException) -> str:
-    """Type, message and the innermost lines of code, those of the solution first: what Triton's interpreter raises ends
-    in its own."""
+    """Type, message and the innermost lines of code, those of the solution first, since exceptions in Triton's
+    interpreter end in its own code."""
     every, cause = list(traceback.extract_tb(error.__traceback__)), error.__cause__
     while cause is not None and len(every) < _FRAMES:
         every += traceback.extract_tb(cause.__traceback__)
@@ -55,7 +55,7 @@ def told(error: BaseException) -> str:
 
 
 def _words(error: BaseException) -> str:
-    """A compiler's own errors rather than its command line."""
+    """The compiler's errors instead of its command line."""
     if not isinstance(error, subprocess.CalledProcessError):
         return str(error)
     command = error.cmd if isinstance(error.cmd, str) else " ".join(map(str, error.cmd))

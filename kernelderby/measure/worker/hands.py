@@ -1,8 +1,8 @@
-"""The hands that run a solution's calls on the judge's buffers.
+"""The object that runs a solution's calls on the judge's buffers.
 
-Hands works in the process that holds the solution. The judge has its like in another process (remote.RemoteHands): the
-same methods, told through pipes. A call's outputs lie in the judge's buffers when a method returns, and nothing of the
-solution runs on the GPU.
+Hands works in the process that holds the solution. In the judge's process remote.RemoteHands has the same methods,
+which go through pipes. When a method returns, the call's outputs are in the judge's buffers, and the solution has
+nothing running on the GPU.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from kernelderby.measure.worker.candidate import Candidate
 
 _PATTERN = 0xA5
 _MOST_BYTES = 8 << 30
-_SMALL = 1 << 20  # torch's allocator takes requests up to that from segments of their own
+_SMALL = 1 << 20  # torch's allocator serves requests up to this size from separate segments
 
 
 class Hands:
@@ -39,23 +39,23 @@ class Hands:
     def __init__(self, candidate: Candidate, timer: Timer, device: torch.device) -> None:
         self.candidate, self.timer, self.device = candidate, timer, device
         self.sets: Sequence[BufferSet] = ()
-        self._prepared: list[dict[str, Any]] = []  # by setup, of each set
+        self._prepared: list[dict[str, Any]] = []  # arguments from setup, for each set
         self._places: dict[str, Place] = {}
         self._replays: list[Callable[[], Any]] = []
-        self._in_turn = 0  # sets of timed calls
+        self._in_turn = 0  # number of sets of timed calls
         self._canaries: Canaries | None = None
 
     def attach(self, sets: Sequence[BufferSet], signals: Signals) -> None:
-        """The buffers of a case; those before are let go."""
+        """Takes the buffers of a case, and releases the former ones."""
         self.detach()
-        self.sets, self.signals = list(sets), signals  # whoever gave them may add to his own list
+        self.sets, self.signals = list(sets), signals  # a copy, since the caller may extend its list
         self._prepared = [{} for _ in sets]
         self._in_turn = len(sets)
         self._places = {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in sets[0].outputs.items()}
 
     def extend(self, sets: Sequence[BufferSet]) -> None:
-        """Further sets for batches alone; where the calls are captured, these too, in memory of one graph: they are
-        replayed one after the other. NotCapturable with the reason."""
+        """Adds further sets for batches only. If calls are captured, it captures these too, with the memory of one
+        graph, since they are replayed one after another. NotCapturable with the reason."""
         first = len(self.sets)
         self.sets = [*self.sets, *sets]
         self._prepared += [self._prepared[each.lender] if each.lender is not None else {} for each in sets]
@@ -67,17 +67,17 @@ class Hands:
         self.sets, self._prepared, self._replays, self._canaries = (), [], [], None
 
     def set_up(self, which: int) -> SetUpTaken | None:
-        """Runs setup on the constants of a set: what it took; None without setup."""
+        """Runs setup on the constants of a set. Returns its cost; None without setup."""
         self._prepared[which], taken = self.candidate.set_up(self.sets[which].inputs, self.device)
         return taken
 
     def call(self, which: int) -> None:
-        """One call, untimed. What the solution raises goes through; Wrong where its outputs are none."""
+        """One call, untimed. Exceptions of the solution pass through; Wrong if its outputs are invalid."""
         self._keep(which, self._run(which))
         synchronize(self.device)
 
     def capture(self) -> None:
-        """A graph over each set. NotCapturable with the reason."""
+        """Captures a graph over each set. NotCapturable with the reason."""
         replays = [self.timer.capture(partial(self._run, which)) for which in range(len(self.sets))]
         try:
             self.timer.spans(lambda iteration: replays[iteration % len(replays)](), len(replays))
@@ -94,8 +94,8 @@ class Hands:
         synchronize(self.device)
 
     def overtake(self, larger: BufferSet) -> None:
-        """A call on larger buffers, on each stream that captured and on the current one; then whatever memory that has
-        freed holds a pattern until overwritten() is asked."""
+        """Makes a call on larger buffers, on each capturing stream and on the current one. Then it fills all memory
+        that this freed with a pattern, until overwritten() is called."""
         prepared, _ = self.candidate.set_up(larger.inputs, self.device)
         streams = {replay.stream for replay in self._replays if isinstance(replay, Replay)}
         for stream in [*streams, None]:
@@ -106,13 +106,13 @@ class Hands:
         self._canaries = Canaries(self.device)
 
     def overwritten(self) -> int:
-        """Bytes of the pattern that were written since overtake()."""
+        """The number of bytes of the pattern that were overwritten since overtake()."""
         canaries, self._canaries = self._canaries, None
         return canaries.changed() if canaries else 0
 
     def spans(self, kind: str, iterations: int, before: Call, after: Call) -> Spans:
-        """Timed calls ("eager") or replays ("graph"), the sets in turn. before and after: outside the window, after
-        with the outputs in the buffers."""
+        """Timed calls ("eager") or replays ("graph"), with the sets in turn. before and after run outside the window;
+        at `after` the outputs are in the buffers."""
         run, returned = self._runner(kind), [None]
 
         def call(iteration: int) -> None:
@@ -130,15 +130,15 @@ class Hands:
         return nullcontext()
 
     def batch(self, kind: str, count: int) -> None:
-        """One call or replay over each of the first sets, back to back."""
+        """One call or replay over each of the first sets, without pauses."""
         run = self._runner(kind)
         for which in range(count):
             self._keep(which, run(which))
         synchronize(self.device)
 
     def relay(self, kind: str, count: int, armed: Callable[[], None]) -> None:
-        """Calls or replays over the sets in turn, each when the judge gives the word. On a GPU all of them are enqueued
-        before the first word, unless a call looks at its inputs from the host. armed: what to do then."""
+        """Calls or replays over the sets in turn, each at the judge's signal. On a GPU all of them are enqueued before
+        the first signal, unless a call reads its inputs on the host. armed: called when they are enqueued."""
         run, signals = self._runner(kind), self.signals
         try:
             for number in range(count):
@@ -148,7 +148,7 @@ class Hands:
                 signals.give("done", number + 1)
             armed()
         except BaseException:
-            signals.release()  # the judge is not to wait for what does not come
+            signals.release()  # the judge must not wait in vain
             raise
         synchronize(self.device)
 
@@ -160,7 +160,7 @@ class Hands:
         return self.candidate(each.inputs, each.outputs, self._prepared[which])
 
     def _keep(self, which: int, returned: Any) -> None:
-        """Brings what a call returned into the judge's buffers. Wrong where it is no output of that shape and type."""
+        """Copies a call's returned outputs into the judge's buffers. Wrong if shape or type do not fit."""
         outputs = self.sets[which].outputs
         found = self.candidate.fitting(returned, self._places, self.device)
         if not self.candidate.destination_passing_style:
@@ -169,8 +169,8 @@ class Hands:
 
 
 class Canaries:
-    """Free memory of torch's allocator, filled with a pattern: a changed byte shows a write to memory that is no longer
-    the writer's. Holds the free blocks of a GPU's common pool, each for its own stream; none on a CPU."""
+    """Free memory of torch's allocator, filled with a pattern. A changed byte shows a write to memory that no longer
+    belongs to the writer. It holds the free blocks of a GPU's common pool, each for its own stream; none on a CPU."""
 
     def __init__(self, device: torch.device) -> None:
         self._held: list[torch.Tensor] = []
@@ -190,19 +190,19 @@ class Canaries:
         return sum(tensor.nbytes for tensor in self._held)
 
     def changed(self) -> int:
-        """Bytes that somebody has written since."""
+        """The number of bytes written since."""
         return sum(int((tensor != _PATTERN).sum()) for tensor in self._held)
 
 
 def _requests(nbytes: int, is_small: bool) -> list[int]:
-    """Sizes of tensors that fill a free block of a small or a large segment."""
+    """The sizes of tensors that fill a free block of a small or a large segment."""
     if is_small:
         return [_SMALL] * (nbytes // _SMALL) + [nbytes % _SMALL] * (nbytes % _SMALL > 0)
     return [nbytes] * (nbytes > _SMALL)
 
 
 def _filled(nbytes: int, stream: int, device: torch.device) -> torch.Tensor:
-    """The allocator takes the smallest free block of the stream that is large enough: this one."""
+    """A tensor that fills the block: the allocator takes the smallest free block of the stream that is large enough."""
     if stream:
         of_block: torch.cuda.Stream = torch.cuda.ExternalStream(stream, device)  # type: ignore[no-untyped-call]
     else:
@@ -212,14 +212,14 @@ def _filled(nbytes: int, stream: int, device: torch.device) -> torch.Tensor:
 
 
 def local_race(candidate: Candidate, module: ModuleType, maker: InputMaker, timer: Timer) -> Race:
-    """A race whose solution runs in this very process: for comparing builds and for tests, never for a row."""
+    """A race whose solution runs in this process: for comparing builds and for tests, never for rows."""
     race = _local(candidate, module, maker, timer)
     race.start()
     return race
 
 
 def local_check(candidate: Candidate, module: ModuleType, maker: InputMaker) -> Verdict:
-    """The check in this very process."""
+    """The check in this process."""
     return _local(candidate, module, maker, WallTimer()).check()
 
 

@@ -1,10 +1,11 @@
-"""Right conversions and products of narrow types, bounds of loops and fewer look-ups in Triton's interpreter.
+"""Patches for Triton's interpreter: correct conversions and products of narrow types, bounds of loops, and fewer
+look-ups.
 
 The interpreter (seen in triton 3.7.1, runtime/interpreter.py, _convert_float) rounds the mantissa up without carrying
 into the exponent, so that 1.97 becomes 1.0 instead of 2.0 in e4m3, it rounds halves up instead of to even, truncates to
-bfloat16, and takes fp8's NaN for a number. On a GPU the same kernel converts right; a check in the interpreter would
-blame the solution. And of two bfloat16 tensors tl.dot multiplies the 16 bits as whole numbers (create_dot there
-converts fp8 only). Triton 3.6 takes a loop's bound by int() of an array of one value, which NumPy 2.5 refuses ("only
+bfloat16, and takes fp8's NaN for a number. On a GPU the same kernel converts correctly, so a check in the interpreter
+would blame the solution. tl.dot multiplies the bits of two bfloat16 tensors as integers (create_dot there converts fp8
+only). Triton 3.6 computes a loop's bound by int() of an array of one value, which NumPy 2.5 refuses ("only
 0-dimensional arrays ..."); 3.7 does not.
 """
 
@@ -21,7 +22,7 @@ from triton.runtime import interpreter
 
 @functools.cache
 def as_on_a_gpu() -> None:
-    """All of it, once in this process."""
+    """Applies all patches, once in this process."""
     look_up_less()
     describe_shapes_once()
     convert_right()
@@ -31,8 +32,8 @@ def as_on_a_gpu() -> None:
 
 def convert_right() -> None:
     """Makes the interpreter of this process convert between float32, float16, bfloat16 and fp8 as torch does: to
-    nearest, ties to even, NaN and infinities kept; what is beyond fp8's largest saturates, as Triton's conversion on
-    NVIDIA GPUs does. Types of 16 bits and less by a table. Rounding towards zero stays the interpreter's."""
+    nearest, ties to even, NaN and infinities kept. Values beyond fp8's largest saturate, as in Triton's conversion on
+    NVIDIA GPUs. Types of up to 16 bits are converted by a table. Rounding towards zero is left to the interpreter."""
     types = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
     types |= {"fp8e4nv": torch.float8_e4m3fn, "fp8e5": torch.float8_e5m2}
     bits: dict[int, tuple[torch.dtype, Any]] = {
@@ -86,20 +87,20 @@ def multiply_right() -> None:
 
 
 def take_whole_numbers() -> None:
-    """Makes a number in the interpreter of this process usable as the bound of a loop whatever NumPy's version."""
+    """Makes a number in the interpreter of this process usable as the bound of a loop with any version of NumPy."""
     original = interpreter._patch_lang_tensor
 
     def patch(tensor: Any, *others: Any) -> None:
-        original(tensor, *others)  # it notes what stood there before, and puts that back after the launch
+        original(tensor, *others)  # it stores the former value, and restores it after the launch
         tensor.__index__ = lambda self: int(self.handle.data.item())
 
     interpreter._patch_lang_tensor = patch
 
 
 def look_up_less() -> None:
-    """Saves half of the interpreter's time: what it looks up anew for every call of a device function (which members
-    of triton.language are builtins, to replace those that it has replaced already; the numpy type of each value), and
-    sums in int64 beside every one of integers, which nothing looks at unless TRITON_DEBUG is set."""
+    """Saves half of the interpreter's time. For every call of a device function it searches triton.language for
+    builtins, which it has replaced already, and looks up the numpy type of each value. Beside every integer sum it
+    computes one in int64, which is used only if TRITON_DEBUG is set."""
     patch, get = interpreter._patch_builtin, interpreter._get_np_dtype
     options = interpreter.interpreter_builder.options
     if not options.debug and hasattr(options, "sanitize_overflow"):
@@ -109,7 +110,8 @@ def look_up_less() -> None:
     known: dict[str, Any] = {}
 
     def patch_builtin(package: Any, *others: Any) -> None:
-        """All builtins of a package are replaced together and restored together, so that one tells of the rest."""
+        """Replaces the builtins of a package only if one of them is not replaced yet, since all are replaced and
+        restored together."""
         name = one_of.get(package)
         if name is not None and not tl.core.is_builtin(getattr(package, name)):
             return
@@ -130,8 +132,8 @@ def look_up_less() -> None:
 
 
 def describe_shapes_once() -> None:
-    """Saves a quarter of what is left: a tensor of the interpreter wraps each of its sizes anew, for every value. Does
-    nothing where triton's tensors hold something else than those known here (3.6 and 3.7)."""
+    """Saves a quarter of the remaining time: a tensor of the interpreter wraps its sizes anew for every value. Does
+    nothing if triton's tensors have other fields than in 3.6 and 3.7."""
     core = interpreter.tl.core
     make_block, make_tensor = core.block_type.__init__, core.tensor.__init__
     block = core.block_type(core.int32, [2, 4])

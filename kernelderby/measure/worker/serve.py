@@ -2,9 +2,9 @@
 
 Three descriptors, and the JSON of a start.Beginning.
 
-Requests and replies are JSON objects, one a line. The replies have a pipe of their own, so that nothing a solution
-prints can be taken for one. Each request names a `command` (a method of commands.Worker) and its arguments; each reply
-has `ok`, and either the result or a `status` (measurement.Status) with a `message`.
+Requests and replies are JSON objects, one a line. The replies have a separate pipe, so that no output of a solution can
+be taken for a reply. Each request names a `command` (a method of commands.Worker) and its arguments; each reply has
+`ok`, and either the result or a `status` (measurement.Status) with a `message`.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from kernelderby.measure.worker.channel import Channel
 from kernelderby.measure.worker.failures import NotLoaded, status_of, told
 from kernelderby.rows.measurement import Status
 
-if TYPE_CHECKING:  # it imports torch, which may not load: then that is the answer to the first command
+if TYPE_CHECKING:  # it imports torch; if that fails, the error is the answer to the first command
     from kernelderby.measure.worker.commands import Worker
 
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 _FILE_BYTES = 16 << 30  # the largest file that a solution may write
-_NO_CORE = 1  # core(5): a program that collects cores gets those of a process whose limit is 0, and no others
+_NO_CORE = 1  # core(5): a program that collects cores ignores a limit of 0, but not of 1
 
 
 def answer(command: Callable[..., Struct], arguments: dict[str, Any]) -> dict[str, Any]:
-    """The reply to one request. What the solution raises becomes its status; the traceback goes to the log."""
+    """The reply to one request. An exception of the solution becomes its status; the traceback goes to the log."""
     try:
         return sent(command(**arguments))
     except DerbyError as error:
@@ -70,8 +70,8 @@ def serve(
     mark: int,
     channel: int = -1,
 ) -> None:
-    """Answers until the pipe of requests ends; see start.Beginning. channel: to the run's watcher."""
-    # The worker must not outlive a killed runner. Linux only; elsewhere the closed pipe ends it, once it is idle.
+    """Answers requests until their pipe ends; see start.Beginning. channel: to the run's watcher."""
+    # The worker must not outlive a killed runner. Linux only; elsewhere the closed pipe ends it when it is idle.
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != judge:  # it was killed before that
@@ -79,7 +79,7 @@ def serve(
     for limit, value in ((resource.RLIMIT_CORE, _NO_CORE), (resource.RLIMIT_FSIZE, _FILE_BYTES)):
         most = resource.getrlimit(limit)[1]
         resource.setrlimit(limit, (value if most < 0 else min(value, most),) * 2)
-    marks.mark(mark)  # before it runs anything of a solution
+    marks.mark(mark)  # before it runs any code of a solution
     confine(writable, guarded, channel)
     for descriptor in (requests, replies):
         os.set_inheritable(descriptor, False)  # a solution's own subprocesses must not hold the pipes open

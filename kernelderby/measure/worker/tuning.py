@@ -1,8 +1,8 @@
 """The worker's side of derby tune: one case of a tunable solution, its candidates checked and timed.
 
 A tunable solution's main.py has, beside run(): tuning_key(*inputs) -> str, candidates(*inputs) -> [configuration, ...]
-with the heuristic's choice first, and run_with(configuration, *inputs, *outputs). Where it has choose(*inputs), that
-gives the configuration that run() uses, which is timed too, whether it is a candidate or not.
+with the heuristic's choice first, and run_with(configuration, *inputs, *outputs). If it has choose(*inputs), this gives
+the configuration that run() uses. It is timed too, even if it is not a candidate.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Tuning:
         self._calls: dict[int, Callable[[], object]] = {}
 
     def _chosen(self, solution: ModuleType) -> int | None:
-        """Its number among the configurations, to which it is added where it is none of them."""
+        """The number of the chosen configuration, which is appended if it is not a candidate."""
         choose = getattr(solution, "choose", None)
         if choose is None:
             return None
@@ -64,13 +64,13 @@ class Tuning:
         return self.candidates[number](self.inputs, self.outputs, self.prepared)
 
     def check(self, number: int) -> Verdict:
-        """One call of a candidate against the reference. What it raises goes through."""
+        """Checks one call of a candidate against the reference. Its exceptions pass through."""
         candidate = self.candidates[number]
         make_ready(self.inputs, self.outputs, candidate.in_place, POISON[number % len(POISON)])
         returned = self._run(number)
         synchronize(self.maker.device)
         if changed := changed_inputs(self.before, self.inputs):
-            for name, fresh in self.maker.make().items():  # the next candidates find them as they were
+            for name, fresh in self.maker.make().items():  # so the next candidates find them unchanged
                 if name in changed:
                     self.inputs[name].copy_(fresh)
             return Verdict(Status.INPUT_CHANGED, f"it writes into its input {', '.join(changed)}")
@@ -81,8 +81,8 @@ class Tuning:
         return judge(self.definition, self.module, self.inputs, outputs, lambda: self.references)
 
     def time_us(self, number: int, iterations: int) -> list[float]:
-        """Spans of a candidate's call as a CUDA graph, L2 flushed before each. NotCapturable where it has none; on a
-        CPU, where only the machinery is tested, the call itself."""
+        """Spans of a candidate's call as a CUDA graph, with L2 flushed before each. NotCapturable without a graph. On a
+        CPU, where only the machinery is tested, the call itself is timed."""
         if number not in self._calls:
             self._calls[number] = self._captured(number)
         in_place, replay = self.candidates[number].in_place, self._calls[number]
@@ -92,7 +92,7 @@ class Tuning:
 
     def _captured(self, number: int) -> Callable[[], object]:
         call = partial(self._run, number)
-        call()  # what compiles or allocates at the first call is not timed
+        call()  # compilation and allocation at the first call are not timed
         if self.timer.protocol == CPU_WALL:
             return call
         replay = self.timer.capture(call)
