@@ -76,19 +76,22 @@ def held_against(
 def released(
     hands: RemoteHands, sets: Sequence[BufferSet], kind: str, device: torch.device, order: Sequence[int]
 ) -> tuple[float, dict[int, Outputs]]:
-    """Releases a call over each set and copies the outputs in that order; microseconds until all copies are there,
-    less what copies take. A worker's word that it is done is only a word, so the clock runs until the outputs are
-    copied; what another copy takes is taken off, but no more than it may: whoever keeps the GPU busy meanwhile gains
-    nothing either."""
+    """Releases a call over each set and copies the outputs in that order; microseconds until all copies are there. A
+    worker's word that it is done is only a word, so the clock runs until the outputs are copied."""
     start = time.perf_counter()
     hands.batch(kind, len(sets))
     taken = _copied(sets, order, device)
-    copied = time.perf_counter()
-    _copied(sets, order, device)
+    return (time.perf_counter() - start) * 1e6, taken
+
+
+def copying_us(sets: Sequence[BufferSet], device: torch.device) -> float:
+    """What such copies take, which is no time of the calls. Before they are released and, on a CPU, while the worker
+    stands still: one that slowed the copies down would gain. No more than it may, for whoever keeps a GPU busy."""
     nbytes = sum(tensor.nbytes for each in sets for tensor in each.outputs.values())
     most = (5 + len(sets)) * _COPY_SECONDS + nbytes / _COPIED_PER_SECOND[device.type]
-    copy = min(time.perf_counter() - copied, most)
-    return (copied - start - copy) * 1e6, taken
+    start = time.perf_counter()
+    _copied(sets, range(len(sets)), device)
+    return min(time.perf_counter() - start, most) * 1e6
 
 
 def _copied(sets: Sequence[BufferSet], order: Sequence[int], device: torch.device) -> dict[int, Outputs]:
@@ -114,6 +117,7 @@ def calibrated(hands: RemoteHands, device: torch.device) -> dict[str, Beside]:
         for kind in kinds:
             few, many = (
                 min(released(hands, sets[:count], kind, device, range(count))[0] for _ in range(_CALIBRATIONS))
+                - min(copying_us(sets[:count], device) for _ in range(_CALIBRATIONS))
                 for count in (2, most)
             )
             call_us = max(0.0, many - few) / (most - 2)
@@ -141,19 +145,21 @@ class Batches:
         return min(wanted, exchange.extend(min(wanted, len(exchange.sets) + room // nbytes)))
 
     def us(self, kind: str, count: int) -> float:
-        """The shortest of some batches of so many calls. Calls of each batch are compared, of the shortest one more,
-        since it alone counts: which, is drawn before. Wrong where one is not right.
+        """The shortest of some batches of so many calls, without the copies of their outputs. Calls of each batch are
+        compared, of the shortest one more, since it alone counts: which, is drawn before. Wrong where one is not right.
 
         Nothing lies between the last contents and the clock, so that a thread which watches them gains nothing. The
         order of the copies is drawn, too: what is not there when the worker says so is missed in one of them."""
         exchange, best = self._exchange, float("inf")
         maker, random, seen = exchange.maker, exchange.random, f"after an untimed batch ({kind})"
         compared, waiting = exchange.affordable(COMPARING_SECONDS, count), list[tuple[Left, int, str, None]]()
+        copy_us = float("inf")
         for number in range(BATCHES):
             self._made += 1  # asked again, it has seen the contents of before
             names = [f"batch/{kind}/{self._made}/{which}" for which in range(count)]
             order = random.sample(range(count), count)
             with exchange.hands.unseen():
+                copy_us = min(copy_us, copying_us(exchange.every[:count], maker.device))
                 for which, name in enumerate(names):
                     maker.refresh(exchange.every[which].inputs, name)
                     exchange.ready(which, POISON[number % 2])
@@ -167,7 +173,7 @@ class Batches:
             if total_us < best:
                 best, waiting = total_us, left[compared:]
         exchange.expect_right(seen, waiting)
-        return best
+        return best - copy_us
 
     def copy_us(self, kind: str) -> float:
         """What copying the outputs of one call takes here, as a worker does it after each call that returns them."""
