@@ -49,16 +49,17 @@ def test_every_solution_has_caches_of_its_own(tmp_path):
     caches.end_run(())
 
 
-def test_a_run_begins_with_what_the_first_one_kept_that_passed(tmp_path):
+def test_a_run_begins_with_what_the_latest_one_left_that_passed(tmp_path):
     """A solution that crashes cannot count its tries: its files do not stay."""
     seen = []
-    for passed in ((), (), ("a",), (), ("a",)):
+    for passed in ((), (), ("a",), (), ("a",), ()):
         folder = caches.of_run(tmp_path, "a")
         assert caches.of_run(tmp_path, "a") == folder, "one for all workers of a run"
         seen.append(sorted(path.name for path in folder.iterdir()))
         (folder / f"run{len(seen)}").write_text("")
         caches.end_run(passed)
-    assert seen == [[], [], [], ["run3"], ["run3"]]
+    assert seen == [[], [], [], ["run3"], ["run3"], ["run3", "run5"]]
+    assert not list(tmp_path.rglob("*.former"))
     (tmp_path / "kept/a/to").symlink_to("/")
     os.mkfifo(tmp_path / "kept/a/pipe")
     assert list(caches.of_run(tmp_path, "a").iterdir()) == [], "what cannot be copied is dropped"

@@ -1,8 +1,8 @@
 """Caches of compiled code: a folder for each solution and run, into which only that solution writes.
 
-A run begins with a copy of the folder from the first run in which the solution passed; that copy never changes again.
-So code is not compiled twice. A solution that crashed finds none of its files: it cannot count its tries or choose its
-best run.
+A run begins with a copy of the folder from the latest run in which the solution passed, so compiled code need not be
+made twice. A solution that crashed finds nothing of what it had written: it cannot count its tries, nor crash until it
+has its best run.
 """
 
 from __future__ import annotations
@@ -44,15 +44,18 @@ def of_run(base: Path, solution_hash: str) -> Path:
 
 
 def end_run(passed: Collection[str]) -> None:
-    """Called after the workers have ended. passed: the hashes of solutions that passed; their compiled code is kept,
-    unless some is kept already."""
+    """Called after the workers have ended. passed: the hashes of solutions that passed; what they leave replaces what
+    they began with."""
     for key in [key for key in _claimed if key[0] == os.getpid()]:
         folder, lock = _claimed.pop(key)
         kept = _kept(key[1], key[2])
-        if key[2] in passed and not kept.exists() and _can_be_copied(folder):
-            with suppress(OSError):  # another run was first
+        if key[2] in passed and _can_be_copied(folder):
+            with suppress(OSError):  # another run ends at the same time
                 kept.parent.mkdir(parents=True, exist_ok=True)
+                if kept.exists():
+                    kept.rename(folder.with_suffix(".former"))
                 folder.rename(kept)
+            remove_tree(folder.with_suffix(".former"))
         os.close(lock)
 
 
