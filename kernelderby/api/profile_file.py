@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 
-import msgspec
-
 from kernelderby.api.asked import question, typed
 from kernelderby.catalog import Catalog
 from kernelderby.catalog.solutions import read_stages
@@ -42,6 +40,7 @@ from kernelderby.report.profile.layers import layers_answer
 from kernelderby.report.profile.pace import pace_answer
 from kernelderby.report.profile.pipelines import stages_answer
 from kernelderby.report.profile.whatif import whatif_answer
+from kernelderby.store.fields import json_bytes
 from kernelderby.store.files import write_whole
 
 
@@ -80,9 +79,9 @@ class ProfileFile:
         if not out.name.endswith((".json", ".json.gz")):
             raise DerbyError(f"{out}: a trace is a .json or .json.gz file; end the name so")
         if not out.parent.is_dir():
-            raise DerbyError(f"{out}: there is no such folder; name a place that exists")
+            raise DerbyError(f"{out}: no such folder; name an existing folder")
         events = list(trace_events(self.profile))
-        text = msgspec.json.encode({"traceEvents": events, "displayTimeUnit": "ns"})
+        text = json_bytes({"traceEvents": events, "displayTimeUnit": "ns"})
         write_whole(out, gzip.compress(text, mtime=0) if out.suffix == ".gz" else text)
         return len(events)
 

@@ -276,7 +276,7 @@ def _made_apart(root: Path, stretches: Sequence[Stretch]) -> Iterator[Part]:
             ask.write(msgspec.json.encode(stretch) + b"\n")
             ask.flush()
             return msgspec.json.decode(answer.readline(), type=Part)
-        except (OSError, msgspec.MsgspecError):
+        except (OSError, ValueError, msgspec.MsgspecError):  # or the path is no UTF-8
             raise DerbyError(f"{stretch.path}: its rows are not kept as columns; they are read from the file") from None
 
     pool = ThreadPoolExecutor(min(len(stretches), len(os.sched_getaffinity(0))))

@@ -48,7 +48,7 @@ def command(
         raise click.UsageError("--race goes with --picture")
     for path in (target, picture):
         if path is not None and not path.parent.is_dir():
-            raise DerbyError(f"{path}: cannot be written (there is no such folder); name a place that exists")
+            raise DerbyError(f"{path}: cannot be written (no such folder); name an existing folder")
     page = build_page(root, against)
     if strict:
         expect_whole(page.left_out)
@@ -67,7 +67,7 @@ def command(
             expect_no_less(path, holds(before), holds(text), page.left_out)
         else:
             expect_no_shorter(path, before, text, page.left_out)
-    write_whole(path, text.encode())
+    write_whole(path, text)
     warn([f"{path}: written"])
 
 

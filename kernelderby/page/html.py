@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from kernelderby.page.build import BuiltPage
+from kernelderby.store.fields import json_bytes
 
 SCRIPTS = (
     "data.js",
@@ -86,7 +87,7 @@ def asset(name: str) -> str:
 def packed(data: Any) -> str:
     """JSON, gzip, base64. No name can end the element that contains it. A full set with half a million samples stays
     under 3 MB. The same data give the same text, since the gzip header has no time."""
-    return base64.b64encode(gzip.compress(msgspec.json.encode(data), mtime=0)).decode()
+    return base64.b64encode(gzip.compress(json_bytes(data), mtime=0)).decode()
 
 
 def unpacked(text: str) -> Any:

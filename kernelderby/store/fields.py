@@ -47,6 +47,7 @@ __all__ = [
     "decode_json",
     "expect_inner_path",
     "expect_keys_once",
+    "json_bytes",
     "lines_in",
     "lines_of",
     "must_be",
@@ -313,4 +314,16 @@ def _whole_texts(data: Any) -> Any:
         return data.encode("utf-8", "replace").decode()
     if isinstance(data, dict):
         return {_whole_texts(key): _whole_texts(value) for key, value in data.items()}
-    return [_whole_texts(each) for each in data] if isinstance(data, list) else data
+    return [_whole_texts(each) for each in data] if isinstance(data, (list, tuple)) else data
+
+
+# -------------------------------------------------------------------------------------------------------------- writing
+
+
+def json_bytes(data: Any) -> bytes:
+    """Plain values and records as JSON. Half a surrogate pair, as in a file's name, becomes `?`: UTF-8 cannot hold
+    it."""
+    try:
+        return msgspec.json.encode(data)
+    except UnicodeEncodeError:
+        return msgspec.json.encode(_whole_texts(msgspec.to_builtins(data)))

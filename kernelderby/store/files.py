@@ -200,7 +200,7 @@ def is_inside(folder: Path, path: Path) -> bool:
 def write_whole(path: Path, content: str | bytes) -> None:
     """Replaces a file in one step; its mode stays, a symlink to it too. DerbyError when it cannot be written, and then
     the file is as it was."""
-    data = content.encode() if isinstance(content, str) else content
+    data = content.encode("utf-8", "replace") if isinstance(content, str) else content
     target = Path(os.path.realpath(path))
     try:
         if os.path.lexists(target) and not target.is_file():  # a device would be replaced by a file, for everybody

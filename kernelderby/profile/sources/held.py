@@ -13,6 +13,18 @@ from kernelderby.store.counts import counted
 NO_TIME = 1 << 62  # ns; a larger value is no real time, and sums of such values exceed 64 bits
 
 
+def expect_time(path: Path, nanoseconds: float, mend: str = "record it again") -> None:
+    """DerbyError if the operations of a profile take longer together than 64 bits can hold."""
+    if nanoseconds >= NO_TIME:
+        years = nanoseconds / 3.156e16
+        raise DerbyError(f"{path}: its operations take {years:,.0f} years together, so the times are damaged; {mend}")
+
+
+def whole_number(value: object) -> int:
+    """0 for what is no integer, or does not fit into 64 bits."""
+    return value if isinstance(value, int) and abs(value) < NO_TIME else 0
+
+
 class HeldProfile(Profile):
     """held: its spans, in any order until settle(). untimed: number of operations left out because they have no valid
     times."""
@@ -43,8 +55,13 @@ class HeldProfile(Profile):
 
     def settle(self) -> None:
         self.held.sort(key=lambda span: (span.start_ns, span.end_ns))
+        self.expect_times()
         if self.untimed:
             self.warnings.append(f"left out: {counted(self.untimed, 'GPU operation')} without valid times")
+
+    def expect_times(self) -> None:
+        """DerbyError if their sum is too large."""
+        expect_time(self.path, sum(span.end_ns - span.start_ns for span in self.held))
 
     def expect_work(self, mend: str, where: str = "it") -> None:
         """DerbyError if there is no GPU work."""

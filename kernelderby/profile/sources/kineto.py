@@ -13,7 +13,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from kernelderby.errors import DerbyError
 from kernelderby.profile.names import fits
 from kernelderby.profile.operators import OPERATORS, CapturedGraph, Issued
 from kernelderby.profile.sources.events import CALLS, CUDA_MEMORY, GPU, MEND, MODULES, RANGES, load
-from kernelderby.profile.sources.held import NO_TIME, HeldProfile
+from kernelderby.profile.sources.held import NO_TIME, HeldProfile, whole_number
 from kernelderby.profile.sources.launches import HostOperators
 from kernelderby.profile.sources.operations import operation
 from kernelderby.profile.sources.ranges import Paths, RangeTimeline, swept_timeline
@@ -41,6 +41,8 @@ from kernelderby.profile.spans import (
 from kernelderby.store.counts import counted
 
 _MOST_BYTES = 1 << 60
+_DIGITS = 20  # of a time in us; a number of a million digits would take long
+_NUMBER = re.compile(r"[0-9]{1,20}")
 
 
 class KinetoProfile(HeldProfile):
@@ -149,7 +151,7 @@ def open_kineto(path: Path, packed: bool = False, operators: bool = False) -> Pr
         profile.form = "JAX trace" if is_xla else profile.form
         held = [(_nanoseconds(event.get("ts")), _args(event)) for event in kept if event.get("ph") == "i"]
         profile.memory_use = tuple(_memory_of((time, args) for time, args in held if time is not None))
-    except (KeyError, TypeError, ValueError, InvalidOperation) as error:
+    except (KeyError, TypeError, ValueError, ArithmeticError) as error:
         raise DerbyError(f"{path}: an event of the trace is malformed ({error!r}); {MEND}") from None
     if not profile.captured_graphs():
         profile.expect_work("profile code that uses the GPU, activities=[CPU, CUDA]", "the trace")
@@ -164,7 +166,11 @@ def _gpus(document: object) -> list[dict[str, Any]]:
 def _capability(document: object) -> str | None:
     found = {(each.get("computeMajor"), each.get("computeMinor")) for each in _gpus(document)}
     [(major, minor)] = found if len(found) == 1 else [(None, None)]
-    return f"{major}.{minor}" if isinstance(major, int) and isinstance(minor, int) else None
+    return f"{major}.{minor}" if _is_version(major) and _is_version(minor) else None
+
+
+def _is_version(value: object) -> bool:
+    return type(value) is int and 0 <= value < 1000
 
 
 def _gpu(document: object) -> str | None:
@@ -303,8 +309,11 @@ def _nanoseconds(microseconds: object) -> int | None:
     if isinstance(microseconds, str) and not microseconds.isascii():  # Decimal accepts digits of every script
         return None
     try:
-        found = microseconds * 1000 if isinstance(microseconds, int) else round(Decimal(microseconds) * 1000)
-    except (InvalidOperation, ValueError, OverflowError):
+        if isinstance(microseconds, int):
+            return microseconds * 1000 if abs(microseconds) < NO_TIME // 1000 else None
+        exact = Decimal(microseconds)
+        found = round(exact * 1000) if exact.adjusted() < _DIGITS else NO_TIME
+    except (ArithmeticError, ValueError):
         return None
     return found if abs(found) < NO_TIME else None
 
@@ -315,4 +324,5 @@ def _args(event: dict[str, Any]) -> dict[str, Any]:
 
 
 def _integer(value: object) -> int:
-    return value if isinstance(value, int) else int(value) if isinstance(value, str) and value.isdigit() else 0
+    """0 for what is none, or does not fit into 64 bits."""
+    return whole_number(int(value) if isinstance(value, str) and _NUMBER.fullmatch(value) else value)

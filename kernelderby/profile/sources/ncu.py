@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import csv
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ _UNITS = {
     **{"hz": 1, "Hz": 1, "Khz": 1e3, "Mhz": 1e6, "Ghz": 1e9, "MHz": 1e6, "GHz": 1e9},
     **{"cycle/nsecond": 1e9, "cycle/ns": 1e9, "cycle/usecond": 1e6, "cycle/us": 1e6, "cycle/second": 1, "cycle/s": 1},
 }
+_COUNT = re.compile(r"[0-9]{1,15}")
 _PER = re.compile(r"/(?:block|second|s)$")
 # ncu quotes it. Other programs that rewrite the table drop the quotes, or put a column of numbers first.
 _HEADER = re.compile(r'^(?:"?\w*"?,)?"?(?:ID|Process ID|Kernel Name|Function Name)"?,')
@@ -90,8 +92,8 @@ def _long(path: Path, places: dict[str, int], lines: list[list[str]]) -> Iterato
         launch = launches.get(key)
         if launch is None:
             launch = launches[key] = _launch(cells, places)
-            if cells.get("Invocations", "").replace(",", "").isdigit():
-                launch.launches = int(cells["Invocations"].replace(",", ""))
+            if _COUNT.fullmatch(invoked := cells.get("Invocations", "").replace(",", "")):
+                launch.launches = int(invoked)
         if not cells["Metric Name"]:  # a rule's advice
             continue
         seen.setdefault(key, set()).add(mark)
@@ -121,15 +123,17 @@ def _launch(cells: dict[str, str], places: dict[str, int]) -> CountedLaunch:
 
 def _take(path: Path, launch: CountedLaunch, name: str, unit: str, text: str) -> None:
     cleaned = text.replace(",", "").strip()
-    if cleaned.lower() in ("", "n/a", "nan", "-nan", "inf", "-inf"):
+    if cleaned.lower() in ("", "n/a"):
         return
     try:
-        number = float(cleaned)
+        number = float(cleaned) * _UNITS.get(_PER.sub("", unit), _UNITS.get(unit, 1))
     except ValueError:
         if unit:  # names and other texts have no number
             raise DerbyError(f"{path}: {name}: {text!r:.40} is no number; count again") from None
         return
+    if not math.isfinite(number):
+        return
     key = name if unit in ("", "%") or name not in launch.metrics else f"{name}, {unit}"
     if unit == "%" and name in launch.metrics:
         launch.metrics[f"{name}, rate"] = launch.metrics[name]
-    launch.metrics[key] = number * _UNITS.get(_PER.sub("", unit), _UNITS.get(unit, 1))
+    launch.metrics[key] = number

@@ -84,7 +84,8 @@ class RocprofProfile(HeldProfile):
 def _number(row: Mapping[str, object], title: str) -> int | None:
     """The number in "Agent 4" or 4; None without one."""
     match = _NUMBER.fullmatch(as_text(row.get(title)).strip().removeprefix("Agent "))
-    return int(match[0]) if match else None
+    found = int(match[0]) if match else NO_TIME
+    return found if found < NO_TIME else None
 
 
 def open_rocprof(path: Path, text: str) -> RocprofProfile:

@@ -79,6 +79,7 @@ class TraceProfile(HeldProfile):
         pairs = zip(self.held, self._correlations, strict=True)
         ordered = sorted(pairs, key=lambda each: (each[0].start_ns, each[0].end_ns))
         self.held, self._correlations = [span for span, _ in ordered], [number for _, number in ordered]
+        self.expect_times()
 
 
 class _Cells:

@@ -19,6 +19,7 @@ from pathlib import Path
 from kernelderby.errors import DerbyError
 from kernelderby.profile.names import fits
 from kernelderby.profile.operators import Issued
+from kernelderby.profile.sources.held import expect_time
 from kernelderby.profile.sources.ranges import NEVER
 from kernelderby.profile.sources.sqlite.graphs import replayed_work
 from kernelderby.profile.sources.sqlite.launches import Launches, integers, process_of, range_rows, read_launches
@@ -169,7 +170,7 @@ class SqliteProfile(Profile):
         if table is None or strings is None or "nameId" not in table.columns:
             return []
         with connect(self.database) as connection:
-            table, untimed = with_validity(connection, table)
+            table, untimed, _ = with_validity(connection, table)
             rows = connection.execute(
                 f'SELECT s.value, r.calls, r.total FROM (SELECT "nameId" AS name, sum({table.valid}) AS calls, '
                 f'sum(CASE WHEN {table.valid} THEN "end" - start END) AS total '
@@ -275,10 +276,12 @@ def open_sqlite(path: Path, shown: Path | None = None) -> SqliteProfile:
         schema = read_schema(path, connection)
         if not list(schema.work()):
             raise DerbyError(f"{shown or path}: {_nothing(schema)}")
-        dropped = 0
+        dropped, nanoseconds = 0, 0.0
         for _, name, table in list(schema.work()):
-            schema.tables[name], invalid = with_validity(connection, table)
+            schema.tables[name], invalid, taken = with_validity(connection, table)
             dropped += invalid
+            nanoseconds += taken
+        expect_time(shown or path, nanoseconds, "export it again")
         profile = SqliteProfile(shown or path, _gpu(connection, schema), schema, path)
         profile.compute_capability = _capability(connection, schema)
         profile.warnings.extend(_warnings(connection, schema, dropped))
@@ -296,7 +299,7 @@ def _nothing(schema: Schema) -> str:
 def _warnings(connection: sqlite3.Connection, schema: Schema, dropped: int) -> Iterator[str]:
     graphs = schema.table(GRAPH_TRACE)
     if graphs is not None:
-        count, total = connection.execute(f'SELECT count(*), sum("end" - start) FROM {graphs.name}').fetchone()
+        count, total = connection.execute(f'SELECT count(*), total("end" - start) FROM {graphs.name}').fetchone()
         yield (
             f"{count:,} CUDA graph launches ({total / 1e6:.1f} ms) were recorded whole, their kernels are missing; "
             "profile again with --cuda-graph-trace=node"

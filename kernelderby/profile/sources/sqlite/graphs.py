@@ -15,6 +15,7 @@ import numpy as np
 
 from kernelderby.profile.operators import OperatorCall, RangeCalls
 from kernelderby.profile.sources.sqlite.launches import process_of, read_timelines
+from kernelderby.profile.sources.sqlite.rows import or_zero
 from kernelderby.profile.sources.sqlite.schema import GRAPH_NODES, Schema
 
 Place = tuple[int, int, int, int]  # process, device, stream, start: no two operations have the same
@@ -33,9 +34,10 @@ def replayed_work(connection: sqlite3.Connection, schema: Schema, with_processes
     rows: list[tuple[Any, ...]] = []
     process = process_of('"globalPid"') if with_processes else "0"
     for _, _, table in schema.work():
+        place = f"{or_zero(table, 'deviceId')}, {or_zero(table, 'streamId')}"
         if {"graphNodeId", "correlationId", "deviceId", "streamId"} <= table.columns:
             rows += connection.execute(
-                f'SELECT {process}, "deviceId", "streamId", start, "correlationId", "graphNodeId" FROM {table.name} '
+                f'SELECT {process}, {place}, start, "correlationId", "graphNodeId" FROM {table.name} '
                 f'WHERE {table.valid} AND "graphNodeId" > 0 ORDER BY start'
             )
     if not rows:

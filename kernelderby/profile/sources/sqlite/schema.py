@@ -63,7 +63,7 @@ def connect(path: Path, mend: str = _EXPORT_AGAIN) -> Iterator[sqlite3.Connectio
             raise DerbyError(f"{beside}: is no regular file, and SQLite would open it; remove it")
     try:
         with explained(path, mend):
-            uri = f"file:{quote(str(path.absolute()))}?mode=ro"
+            uri = f"file:{quote(os.fsencode(path.absolute()))}?mode=ro"
             connection = sqlite3.connect(uri, uri=True, timeout=_LOCK_SECONDS, check_same_thread=False)
             connection.text_factory = lambda raw: raw.decode("utf-8", errors="replace")  # ranges may have any bytes
             connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
@@ -153,11 +153,12 @@ class Schema:
         return ((kind, name, self.tables[name]) for kind, name in enumerate(TABLES) if name in self.tables)
 
 
-def with_validity(connection: sqlite3.Connection, table: EventTable) -> tuple[EventTable, int]:
-    """The table, and the number of its rows without valid times. If all rows have them, later queries need not test
-    again, which would take a quarter of a second for two million rows."""
-    invalid = connection.execute(f"SELECT count(*) FROM {table.name} WHERE NOT ({VALID})").fetchone()[0]
-    return table if invalid else replace(table, valid="1"), invalid
+def with_validity(connection: sqlite3.Connection, table: EventTable) -> tuple[EventTable, int, float]:
+    """The table, the number of its rows without valid times, and the time of the others together, in ns. If all rows
+    have valid times, later queries need not test again, which would take a quarter of a second for two million rows."""
+    told = f'total(NOT {VALID}), total(CASE WHEN {VALID} THEN "end" - start ELSE 0 END)'
+    invalid, nanoseconds = connection.execute(f"SELECT {told} FROM {table.name}").fetchone()
+    return table if invalid else replace(table, valid="1"), int(invalid), nanoseconds
 
 
 _INFORMATION = ("StringIds", "TARGET_INFO_GPU", "TARGET_INFO_CUDA_DEVICE", "DIAGNOSTIC_EVENT")
