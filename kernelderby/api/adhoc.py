@@ -140,7 +140,7 @@ def adhoc_of(
     named = catalog.solutions_named(name for name in solutions if name not in files)
     of = {each.definition for each in named} | {*definitions}
     if len(files) > 1 or len(of | {operator} - {None}) > 1:
-        raise DerbyError("a FILE.py and shapes are of one operator; give one of each")
+        raise DerbyError("a FILE.py and shapes need one operator; give one of each")
     if not files and not (of or operator):
         raise DerbyError("shapes: of which operator? give operator=")
     name = operator or next(iter(of), None) or operator_of(catalog, files[0])

@@ -35,7 +35,7 @@ def explain(
     known = known_gpu(gpu_name)
     chosen = _workload(catalog, solution, workload, rows, known)
     if workload is None:
-        notes.append("the workload with the most time above what is reachable; --workload takes another one")
+        notes.append("the workload with the most time to save; --workload chooses another one")
     pipeline, unit = _recorded(catalog, solution, chosen, notes)
     demands: tuple[KernelDemand, ...] = ()
     if compiles:
@@ -109,9 +109,9 @@ def _recorded(
         except DerbyError as error:
             notes.append(str(error))
     if pipeline is None and solution.stages:
-        notes.append(f"no recording of it: derby profile run --solutions {solution.name}")
+        notes.append(f"no recording of this workload: derby profile run --solutions {solution.name}")
     if unit is None:
-        notes.append(f"no counters of it: derby profile run --with ncu --solutions {solution.name}")
+        notes.append(f"no counters of this workload: derby profile run --with ncu --solutions {solution.name}")
     return pipeline, unit
 
 

@@ -211,7 +211,9 @@ def _size_of(part: Part, inputs: Sequence[Tensor]) -> str:
     for each in inputs:
         if part in (each.shape or ()):
             return f"{each.name}.shape[{(each.shape or ()).index(part)}]"
-    raise DerbyError(f"{part}: is the size of no input, so no call tells it; add an input of it, as slots:i8[{part}]")
+    raise DerbyError(
+        f"{part}: is not the size of an input, so no call gives it; add an input of this size, such as slots:i8[{part}]"
+    )
 
 
 def source_of(name: str, description: str, inputs: Sequence[Tensor], body: str) -> str:

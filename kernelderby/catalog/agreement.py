@@ -68,7 +68,7 @@ def check_passed(
     the definition's. It may lack the ratios of tolerances that were added later."""
     if is_ours and demands.ratios and ratios.keys().isdisjoint(demands.ratios):
         raise DerbyError(
-            f"{where}: measurement.correctness.matched_ratio: says nothing of {', '.join(demands.ratios)} in a passed "
+            f"{where}: measurement.correctness.matched_ratio: lacks {', '.join(demands.ratios)} in a passed "
             f"row, which {definition.name} demands; measure it again"
         )
     for name, least in demands.ratios.items() if ratios else ():

@@ -116,7 +116,7 @@ def command(
         f"{file}: is no FILE.py. An option takes one value: write several as a,b or repeat the option.": (
             file and not is_file(file)
         ),
-        "FILE.py, --for and --shape are of one operator; leave the other choices out": is_adhoc and others,
+        "FILE.py, --for and --shape choose one operator; leave the other choices out": is_adhoc and others,
         "--record goes with FILE.py or --shape; other rows are always recorded": record and not is_adhoc,
         "--sealed is for rows of the set; leave FILE.py, --for and --shape out": sealed and is_adhoc,
         "--shape: of which operator? add --for OPERATOR": shapes and not (file or operator or choice.definitions),

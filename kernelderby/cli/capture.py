@@ -47,7 +47,7 @@ def command(
     from kernelderby.cli.shapes import counts
 
     if gpu is not None and not with_gain:
-        raise click.UsageError("--gpu is of the floors and recorded rows; add --gain")
+        raise click.UsageError("--gpu chooses floors and recorded rows; add --gain")
     if options["sharing"] > 1 and options["model"] is None:
         raise click.UsageError("--tp goes with --model")
     options |= {"gpu": known_gpu(gpu).names[0] if gpu else None, "tokens": counts(tokens)}

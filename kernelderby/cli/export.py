@@ -16,7 +16,9 @@ from kernelderby.cli.output import Output, output_options, say, say_json, say_li
 @click.option("--hf-kernels", "is_hub", is_flag=True, help="The package without CUDA solutions, for HF's `kernels`.")
 @click.option("--trace-apply", "is_twins", is_flag=True, help="Definitions and solutions for FlashInfer's trace_apply.")
 @click.option("--plan", is_flag=True, help="Write nothing: what a package would run, and what its choice loses.")
-@click.option("--gpu", metavar="GPU", help="For a package: the GPU whose rows decide (default: that of most rows).")
+@click.option(
+    "--gpu", metavar="GPU", help="For a package: the GPU whose rows decide (default: the one with the most rows)."
+)
 @definitions_option
 @output_options("export", tables=("operators",), write=False)
 @root_option

@@ -27,7 +27,7 @@ def print_plan(machine: Any, plan: Any, hosts: int = 1, budget: float | None = N
         guess = f", {rest} of them guessed: never measured on such a machine" if rest else ""
         say(f"{plan.pairs} to measure, about {duration(plan.seconds / hosts)}{guess}")
     elif plan.pairs:
-        say(f"{plan.pairs} to measure, none of them measured on such a machine before")
+        say(f"{plan.pairs} to measure, none measured on such a machine before")
     if plan.pairs and budget is not None:
         say(f"--budget: it begins nothing new after {duration(budget)}")
 

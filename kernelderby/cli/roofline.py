@@ -53,7 +53,7 @@ def command(
         if name not in found.definitions and find_gpu(name):
             raise DerbyError(f"{name} is a GPU, not an operator; write --gpu {','.join(gpu)},{name}")
     if protocol is not None and not with_traces:
-        raise click.UsageError("--protocol is of recorded rows; add --traces")
+        raise click.UsageError("--protocol chooses recorded rows; add --traces")
     answer = found.roofline(
         names, gpu=gpu, origin=origin, protocol=protocol, traces=with_traces, by_shape=bool(names) or shapes
     )

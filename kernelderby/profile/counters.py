@@ -160,7 +160,7 @@ def read_counters(path: Path) -> Counters:
     rows = tuple(_kernels(inside))
     there = sorted({name for launch in launches for name in launch.metrics})
     if not any(_says_something(row) for row in rows):
-        told = f"none of its {counted(len(there), 'metric')} is one that is read (it has {', '.join(there[:3])})"
+        told = f"none of its {counted(len(there), 'metric')} is known (it has {', '.join(there[:3])})"
         raise DerbyError(
             f"{path}: {told if there else 'no metric in it has a value'}; count with `ncu --set full`, or with `derby "
             "profile run --with ncu`"

@@ -131,7 +131,7 @@ class SelectedProfile(Profile):
                 self.timelines = timelines  # computed without spans
         for name in _OF_THE_WHOLE:
             setattr(self, name, getattr(self.profile, name))
-        self.warnings.append(f"only {selection}; calls on the host are those of the whole profile")
+        self.warnings.append(f"only {selection}; host calls cover the whole profile")
 
     def spans(self) -> Iterator[Span]:
         if self.rest.is_all:

@@ -143,7 +143,7 @@ def _verdict(found: Explanation) -> str:
         return f"near its floor: {reachable / parts.total:.0%} of the time is what {_limit(found)} takes at best"
     kernels = None if parts.busy is None else max(0.0, parts.busy - reachable)
     if kernels is None or parts.gaps is None:
-        return f"{parts.total - reachable:.3g} us above what {_limit(found)} takes at best; its row does not say where"
+        return f"{parts.total - reachable:.3g} us above the minimum of {_limit(found)}; the row does not show the cause"
     if parts.gaps > kernels:
         return f"bound by gaps: for {parts.gaps:.3g} of {parts.total:.3g} us no kernel runs"
     told = f"bound by its kernels: they run {kernels:.3g} us longer than {_limit(found)} takes at best"
@@ -195,7 +195,7 @@ def _faster_kernels(found: Explanation) -> str:
 
 def _difference(own: Parts, rival: Parts) -> str:
     if own.busy is None or rival.busy is None or own.gaps is None or rival.gaps is None:
-        return "its row does not say where it gains"
+        return "its row does not show where it gains"
     kernels, gaps = own.busy - rival.busy, own.gaps - rival.gaps
     where = "its kernels run" if kernels >= gaps else "its gaps last"
     return f"{where} {max(kernels, gaps):.3g} us less"

@@ -151,7 +151,7 @@ def _doubtful(ranking: Ranking) -> Iterator[str]:
     if "unpaired" in kinds:
         yield "~ unpaired interval: not three rounds in turn in one session, so drift is not in it"
     if "none" in kinds:
-        yield "where rows hold no samples there is no interval, and the lower number counts as a win"
+        yield "rows without samples have no interval, and the lower number counts as a win"
 
 
 def _undecided(ranking: Ranking) -> Iterator[str]:

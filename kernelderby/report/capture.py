@@ -239,7 +239,7 @@ def _notes(found: Captured) -> list[str]:
     if capture.inferred_ns and capture.total_ns:
         notes.append(
             f"{percent(capture.inferred_ns / capture.total_ns)} of the GPU time has no launch in the file; its "
-            "operator is that of the same kernel with the same grid, or between the same kernels, elsewhere"
+            "operator was inferred from the same kernel with the same grid, or between the same kernels"
         )
     if found.gains and any(each.best for each in found.gains.gains):
         notes.append(

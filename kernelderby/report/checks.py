@@ -82,7 +82,9 @@ def _reports(
         more = f", {counted(rest, 'other')}" if rest else ""
         notes.append(f"skipped: {told}{more}; --details or derby doctor names them")
     if not results and not skipped and not broken:
-        notes.append("nothing to check: no solution of it here; `derby new solution NAME --for OPERATOR` writes one")
+        notes.append(
+            "nothing to check: no solution of this operator here; `derby new solution NAME --for OPERATOR` writes one"
+        )
     notes += [f"BROKEN definition {name}: {reason}" for name, reason in broken.items()]
     yield Report(
         f"{len(results) - len(failed)} passed, {len(failed)} failed, {counted(len(skipped), 'solution')} skipped",

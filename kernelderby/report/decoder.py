@@ -62,7 +62,7 @@ def _report(title: str, where: str, cells: Sequence[Any]) -> Report:
         f"Largest difference of a logit to the libraries': {max(differences, default=0):.2g} of the largest logit.",
     ]
     unknown = dict.fromkeys(each for cell in cells if cell.prediction for each in cell.prediction.unknown)
-    notes = [f"{each}, so nothing is predicted of it" for each in unknown]
+    notes = [f"{each}, so its saving is not predicted" for each in unknown]
     return Report(title, tuple(facts), tuple(tables), tuple(notes))
 
 
@@ -78,11 +78,11 @@ def _rests_on(cells: Sequence[Any]) -> Table:
                 shares = (percent(each / step) for each in (part.library_us, part.saved_us, part.doubt_us))
                 rows.append((cell.load.tokens, cell.load.sequences, part.name, away, *shares))
     return Table(
-        "Operators that the predictions are in doubt of",
+        "Operators with doubtful predictions",
         (*_LOAD, Column("operator", "left"), *right("row away", "of the step", "saves", "doubt")),
         rows,
-        "Shares of the libraries' step. Row away: from the furthest call's sizes to those of the nearest recorded "
-        "row, all sizes together; `derby bench` at those sizes takes the doubt away.",
+        "Shares of the libraries' step. Row away: distance of the furthest call to its nearest recorded row, over "
+        "all sizes; `derby bench` at those sizes removes the doubt.",
         key_columns=3,
     )
 

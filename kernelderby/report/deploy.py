@@ -30,7 +30,7 @@ def exported_answer(found: Exported, warnings: Sequence[str] = ()) -> Answer[Exp
 
 def planned_answer(found: AllWinners, warnings: Sequence[str] = ()) -> Answer[AllWinners]:
     """The same of a package that is not built. Frame: operators."""
-    where = "Nothing is built: what a package would run, and what its choice loses."
+    where = "Nothing is built. The table shows what a package would run, and how much its choice loses."
     return _answer(found, found, where, {}, warnings)
 
 

@@ -76,7 +76,7 @@ class Frame:
 
 def _write(path: Path, text: str) -> None:
     if not path.parent.is_dir():
-        raise DerbyError(f"{path}: cannot be written (there is no such folder); name a place that exists")
+        raise DerbyError(f"{path}: cannot be written (no such folder); name an existing folder")
     write_whole(path, text)
 
 

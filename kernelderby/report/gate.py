@@ -94,7 +94,7 @@ def _report(names: tuple[str, str], machine: str, least: float, found: Sequence[
         )
     kinds = sorted({each.kind for each in found if each.kind})
     caption = (
-        f"A slowdown counts from {100 * least:g}% on. Noise of base: how far two processes of it lie apart. "
+        f"A slowdown counts from {100 * least:g}% on. Noise of base: the difference of two processes of the base. "
         "Finds from: the smallest slowdown that 95 of 100 runs find. Without one, 1 run in 100 at most raises an alarm."
     )
     failures = [f"{labels[each.workload.uuid]}: {each.failure}" for each in found if each.failure]

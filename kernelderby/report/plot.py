@@ -182,7 +182,7 @@ def finish(figure: Any, axes: Any, path: Path, title: str, unit: str) -> None:
     """The title, the axis of the values, the file."""
     entitle(axes, title, unit)
     if not path.parent.is_dir():
-        raise DerbyError(f"--plot {path}: cannot be written (there is no such folder); name a place that exists")
+        raise DerbyError(f"--plot {path}: cannot be written (no such folder); name an existing folder")
     drawn, kind = BytesIO(), path.suffix.removeprefix(".") or "png"
     undated = dict.fromkeys(_DATES.get(kind, ()))
     try:

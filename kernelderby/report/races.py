@@ -86,7 +86,7 @@ def races_report(rankings: Sequence[Ranking]) -> Report:
         counted(len(rankings), "race"),
         (" · ".join(same),) if same else (),
         (Table("Who is first", columns, rows, caption=_caption(rankings), key_columns=2),),
-        ("`derby rank OPERATOR` shows every shape with notes; --shapes shows those of all operators",),
+        ("`derby rank OPERATOR` shows every shape with notes; --shapes shows the shapes of all operators",),
     )
 
 

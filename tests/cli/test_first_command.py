@@ -107,7 +107,7 @@ def test_options_of_those_who_keep_the_docs_are_not_in_the_help(derby):
 def test_a_set_without_solutions_says_what_is_missing(small_set, derby):
     shutil.rmtree(small_set / "solutions")
     code, out, _ = derby("check", "--root", small_set)
-    assert code == 1 and "nothing to check: no solution of it here; `derby new solution NAME" in out
+    assert code == 1 and "nothing to check: no solution of this operator here; `derby new solution NAME" in out
 
 
 def test_a_set_answers_a_check(small_set):

@@ -186,7 +186,7 @@ def test_the_table_has_an_interval_and_names_the_operators_that_are_in_doubt():
     text = " ".join(answer.to_text(200).split())
     assert "1000 - 910.0 9.9% 0.5% (-14 to 21%)" in text
     assert "fused_moe_bf16 5.0 octaves 40.0% 0.0% 17.0%" in text and "rms_norm measured" not in text
-    assert "mla: no row of a library in the package, so nothing is predicted of it" in text
+    assert "mla: no row of a library in the package, so its saving is not predicted" in text
     [step] = answer.make_data()["steps"]
     assert step["predicted_us"] == 995.0 and step["predicted_doubt_us"] == 170.0 and len(step["predicted_parts"]) == 2
 

@@ -179,7 +179,7 @@ def test_the_summary_form(tmp_path):
 def test_a_table_without_numbers_is_an_error(tmp_path, derby):
     path = long_form(tmp_path / "odd.csv", [(0, "k", 1)], [("S", "Fan Speed", "rpm", "7")], rule=False)
     code, _, error = derby("profile", "counters", path)
-    assert code == 1 and "none of its 1 metric is one that is read (it has Fan Speed)" in error
+    assert code == 1 and "none of its 1 metric is known (it has Fan Speed)" in error
 
 
 def test_stalls_and_the_place_on_a_roofline(tmp_path):

@@ -394,10 +394,10 @@ def test_a_timeline_for_perfetto(derby, served, tmp_path, name):
     ("arguments", "said"),
     [
         (("timeline", "--out", "a.pb"), "a.pb: a trace is a .json or .json.gz file; end the name so"),
-        (("timeline", "--out", "nowhere/a.json"), "nowhere/a.json: there is no such folder"),
+        (("timeline", "--out", "nowhere/a.json"), "nowhere/a.json: no such folder"),
         (("stages",), "give one of --solution NAME, --stages FILE.toml and --draft OUT.toml"),
         (("stages", "--draft", "a.txt"), "a.txt: a draft is a .toml file; end the name so"),
-        (("layers", "--draft", "nowhere/a.toml"), "nowhere/a.toml: there is no such folder"),
+        (("layers", "--draft", "nowhere/a.toml"), "nowhere/a.toml: no such folder"),
         (("layers", "--draft", "a.toml", "--map", "deepseek_decode"), "--draft: writes a map, and --map gives one"),
         (("compare", "{again}", "--kind", "decode"), "--kind: both profiles have no steps of 'decode'"),
     ],

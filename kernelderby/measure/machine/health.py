@@ -46,8 +46,8 @@ class Health:
         cause."""
         if reason := self._from_the_driver() or (self._without_solution() if _CLAIMS.search(said) else None):
             raise MachineFailed(
-                f"machine_failed: {self._machine.name}: {reason}; nothing was recorded of the solution in turn. "
-                "Look at `dmesg` and `nvidia-smi -q`; the same command goes on once the machine is mended"
+                f"machine_failed: {self._machine.name}: {reason}; nothing was recorded for the solution in turn. "
+                "Look at `dmesg` and `nvidia-smi -q`; once the machine is mended, the same command continues"
             )
 
     def judge_failed(self, error: BaseException) -> DerbyError:
@@ -58,8 +58,8 @@ class Health:
         except MachineFailed as failed:
             return failed
         return MachineFailed(
-            f"machine_failed: {self._machine.name}: the judge lost its GPU context ({said}); nothing was recorded of "
-            "the workload in hand; the same command goes on"
+            f"machine_failed: {self._machine.name}: the judge lost its GPU context ({said}); nothing was recorded for "
+            "this workload; the same command continues"
         )
 
     def _from_the_driver(self) -> str | None:

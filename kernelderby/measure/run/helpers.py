@@ -19,7 +19,7 @@ _QUIET_LOOKS, _QUIET_SECONDS = 40, 0.5
 _RUNS_OUT_SECONDS = 2  # for work that a process launched before it was stopped
 _PAUSE_SECONDS = 60
 
-HELPER = "a process that it has started computed on the GPU, where no span of its own shows it"
+HELPER = "a process that it started computed on the GPU, outside the solution's own spans"
 OUT_OF_TURN = "it kept the GPU busy while it had no turn"
 
 

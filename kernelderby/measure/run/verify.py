@@ -72,7 +72,7 @@ def _verified(
     sealed = [entry for entry in entries if entry.get("kind") == "row"]
     verified.rows = len(sealed)
     if last.get("kind") != "end":
-        verified.problems.append("was not ended: no secret is told, so nobody can draw its inputs again")
+        verified.problems.append("has no end and no secret, so nobody can draw its inputs again")
     else:
         if commitment(verified.session, str(last.get("secret"))) != verified.commitment:
             verified.problems.append("the secret is not the one that was committed to")
@@ -127,7 +127,7 @@ def _against_rows(
 ) -> list[str]:
     """Compares the files of rows with the seal. The set is the folder that holds traces/."""
     if path.parent.name != FOLDER:
-        return [f"does not lie in traces/<gpu>/{FOLDER}/, so its rows are not looked at"]
+        return [f"does not lie in traces/<gpu>/{FOLDER}/, so its rows are not checked"]
     of_sessions, unread = rows(path.resolve().parents[2])
     of_session, problems = of_sessions.get(str(first.get("session")), {}), list(unread)
     promised = {(str(entry.get("file")), str(entry.get("sha256"))) for entry in sealed}

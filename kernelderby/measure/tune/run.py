@@ -115,7 +115,7 @@ def tunable_folder(solution: Solution, contract: Sequence[str] = CONTRACT) -> Pa
     """The folder of its sources. DerbyError if it cannot be tuned. contract: names that its file must define."""
     if solution.folder is None:
         raise DerbyError(
-            f"{solution.json_path}: has no folder of sources, so there is no place for {table.NAME}; "
+            f"{solution.json_path}: has no folder of sources, so it has no place for {table.NAME}; "
             "tune it in the set that it was packed in"
         )
     file = solution.entry_point.partition("::")[0]

@@ -220,7 +220,7 @@ class WorkerProcess:
         except (ValueError, RecursionError):
             content = None
         if not isinstance(content, dict):
-            return self._gone(Status.CRASHED, "the process sent something that is no reply")
+            return self._gone(Status.CRASHED, "the process sent something other than a reply")
         if isinstance(said := content.get("message"), str) and UNHEARD in said:
             self._log_reader.join(_POLL_SECONDS)  # its output may still be on the way
             before = self.log_tail(200).rpartition("Traceback (most")[0].rpartition("CalledProcessError")[2]

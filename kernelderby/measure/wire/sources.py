@@ -17,7 +17,7 @@ def cache_folder() -> Path:
     """The user's cache folder. DerbyError for a user without a home."""
     base = cache_home()
     if not os.path.isabs(base):
-        raise DerbyError("there is no home to cache in what a solution compiles; set $XDG_CACHE_HOME")
+        raise DerbyError("there is no home folder for the cache of compiled code; set $XDG_CACHE_HOME")
     return Path(base, "kernelderby")
 
 

@@ -230,8 +230,8 @@ def clock_of(changes: Iterable[Difference]) -> list[str]:
         alike = [time for ratio, time in rows if abs(ratio - factor) <= _ALIKE * factor]
         if abs(factor - 1) > SAME and len(alike) >= _LARGEST and sum(alike) >= _MOST_TIME * total:
             return [
-                f"most kernels take {factor:.2f} times as long in B, all alike: the GPU's clock may differ, which is "
-                "no change of theirs"
+                f"most kernels take {factor:.2f} times as long in B: the GPU's clock may differ, which does not "
+                "count as a change"
             ]
     return []
 

@@ -123,8 +123,8 @@ def gemm_dominance(table: KernelTable) -> Iterable[Finding]:
         rows,
         f"GEMMs are {share:.0%} of the kernel time",
         {"largest share": rows[0].share, "bound without everything else": f"{1 / share:.2f}x"},
-        "everything that is no GEMM, made free, gives no more than the bound; hold the largest GEMM against its "
-        "roofline first: shape, element type, architecture, tile and wave quantisation",
+        "even if everything except GEMMs were free, the gain would stay within the bound; first compare the largest "
+        "GEMM with its roofline: shape, element type, architecture, tile and wave quantisation",
     )
     yield replace(found, severity=Severity.MEDIUM)
 
@@ -229,8 +229,8 @@ def synchronisation(api: Sequence[ApiSum]) -> Iterable[Finding]:
             "calls": sum(each.calls for each in waits),
             "us a call": time / 1e3 / max(1, sum(each.calls for each in waits)),
         },
-        "a timing loop waits once an iteration and that is no cost of the code under test; otherwise look for .item(), "
-        ".cpu() and torch.cuda.synchronize() on the path, and hold it against the launch gaps",
+        "a timing loop waits once per iteration, which costs the tested code nothing; otherwise look for .item(), "
+        ".cpu() and torch.cuda.synchronize() on the path, and compare with the launch gaps",
     )
 
 

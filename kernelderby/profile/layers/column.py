@@ -48,8 +48,8 @@ def _doubts(column: LayerColumn, layer_map: LayerMap) -> None:
     share = (column.unattributed_us or 0.0) / column.busy_us if column.busy_us else 0.0
     if share > MOSTLY:
         column.facts.append(
-            f"WARNING: {share:.0%} of its GPU work is in no module of {layer_map.name}; if it is of "
-            "another model, give another --map"
+            f"WARNING: {share:.0%} of its GPU work is in no module of {layer_map.name}; for another model "
+            "give another --map"
         )
 
 

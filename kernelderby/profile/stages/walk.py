@@ -353,7 +353,7 @@ def _about_sums(matcher: StageMatcher, names: list[str]) -> list[str]:
     for index in sorted(matcher.glue):
         if any(index in matcher.candidates(name) for name in names):
             warnings.append(
-                f"stage {matcher.stages[index].name}: a summary cannot tell its kernels from those of the "
-                "harness; counted outside the pipeline"
+                f"stage {matcher.stages[index].name}: a summary cannot tell its kernels from the "
+                "harness's; they count outside the pipeline"
             )
     return warnings

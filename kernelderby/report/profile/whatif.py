@@ -120,7 +120,7 @@ def _notes(found: WhatIfs) -> list[str]:
         )
     for one in found.stages:
         if one.floor_share is not None and one.floor_share > 1:
-            why = "the floor is of another workload or GPU, or is counted wrong"
+            why = "the floor belongs to another workload or GPU, or its count is wrong"
             notes.append(f"{one.stage}: faster than its floor allows; {why}")
     notes.append("kernel time only: launches, gaps between kernels and work on the host are not in it")
     return notes
