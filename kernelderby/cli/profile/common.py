@@ -62,7 +62,7 @@ def write_draft(path: Path, text: str) -> None:
     if path.suffix != ".toml":
         raise DerbyError(f"{path}: a draft is a .toml file; end the name so")
     if not path.parent.is_dir():
-        raise DerbyError(f"{path}: there is no such folder; name a place that exists")
+        raise DerbyError(f"{path}: no such folder; name an existing folder")
     write_whole(path, text)
 
 
