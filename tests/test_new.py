@@ -21,6 +21,7 @@ from kernelderby.errors import DerbyError
 
 torch = pytest.importorskip("torch")
 
+GROUPS = "(lambda g: (g.flatten(1), g.abs().amax(-1)))(x.float().unflatten(-1, (-1, 128)))"
 SOURCE = """
 import torch
 
@@ -400,7 +401,20 @@ def test_the_new_tilelang_kernel_compiles(begun):
         (["bad", "x:bf16[T,2*D]"], "write x:bf16[T,2,D]"),
         (["bad", "x:bq16[T]"], "no dtype 'bq16'"),
         (["bad", "x:bf16"], "has no shape"),
-        (["bad", "x:bf16[T,W]", "--run", "x[:, : x.shape[1] // 2]"], "write an input of 2*D columns as [T,2,D]"),
+        (["bad", "x:bf16[T,W]", "--run", "x[:, : x.shape[1] // 2]"], "write x:bf16[T,2,W_over_2], the same memory"),
+        (["bad", "x:bf16[T,D]", "--output", "s:f32[T,D/128]"], "write x:bf16[T,D_over_128,128], the same memory"),
+        (
+            ["bad", "x:bf16[T,D]", "--run", GROUPS],
+            "size of D/128 (32) at T=1, D=4096, which no input has; write x:bf16[",
+        ),
+        (["bad", "x:f32[N,C,W]", "w:f32[K,C,3]", "--run", "F.conv1d(x, w, stride=2)"], "such as slots:i8[(W-1)//2]"),
+        (["bad", "x:f32[C,W]", "w:f32[K,C,R]", "--run", "F.conv1d(x, w)"], "such as slots:i8[W-R+1]"),
+        (["bad", "x:bf16[T,D]", "--run", "x[:8]"], "the sizes of an output have to follow from those of inputs"),
+        (["bad", "x:bf16[T,D]", "--run", "F.dropout(x)"], "gives other values for the same inputs"),
+        (["bad", "t:f32[V,D]", "i:i32[T]", "--run", "t[i.long()]"], "if i are indices, write i:i32[T]=0..V"),
+        (["bad", "x:f32[T]", "--run", "torch.fft.fft(x)"], "gives output as complex64; cast it"),
+        (["bad", "x:f32[T]", "--size", "T=2000000000"], "16 GB of inputs and outputs; left out"),
+        (["bad", "x:f32[T,D]", "--size", "T=1", "D=4"], "write --size D=4 for sizes to measure"),
         (["bad", "x:bf16[T]", "--run", "y"], "name 'y' is not defined"),
         (["bad", "x:bf16[T]", "--size", "D=4"], "D is no axis that varies"),
         (["bad", "x:bf16[T]", "--constant", "w"], "'w' is no tensor"),
@@ -416,6 +430,34 @@ def test_what_cannot_be_ends_in_one_line_and_writes_nothing(own, derby, words, s
     assert not list((own / "definitions").rglob("*.json"))
 
 
+def test_what_a_check_cannot_tell_is_said(own):
+    assert "NaN or infinite at T=5" in new_operator(own, "logs", ["x:f32[T]"], computes="x.log()").notes[0]
+    assert "(output) have to be equal" in new_operator(own, "most", ["x:f32[T,D]"], computes="x.argmax(-1)").notes[0]
+    assert new_operator(own, "wide", ["x:f16[T]"], computes="x.double() * 2").shown.endswith(
+        "output:f16[T]\n  T = 4096"
+    )
+
+
+def test_sizes_that_nobody_gave_make_shapes_of_a_few_megabytes(own):
+    words = ["x:bf16[B,H,D]", "y:bf16[B,H,D]"]
+    shown = new_operator(own, "usual", words, computes="x + y").shown
+    assert shown.splitlines()[1:] == ["  B = 1, 16, 256", "  H = 32", "  D = 4096"]
+    assert new_operator(own, "given", words, computes="x + y", measured=["B=1024"]).shown.count("B = 1024\n")
+
+
+def test_zeros_are_wrong_where_values_are_far_smaller_than_at_small_sizes(own):
+    from kernelderby.measure.judge.correctness import compare
+    from kernelderby.rows.measurement import Status
+
+    new_operator(own, "softmax", ["x:bf16[T,V]"], computes="x.float().softmax(-1)", measured=["V=256"])
+    definition = Catalog.open(own).definition("softmax")
+    right = torch.randn(1, 1 << 20, generator=torch.Generator().manual_seed(0)).softmax(-1).bfloat16()
+    assert right.max() < definition.tolerances[0].atol
+    honest = compare(definition, {"output": right * 1.002}, {"output": right})
+    wrong = compare(definition, {"output": right * 0}, {"output": right})
+    assert honest.status is Status.PASSED and "is off by 1.000 of its norm" in wrong.message
+
+
 def test_a_name_is_taken_once(own, derby):
     words = ("twice", "x:f16[T,D]", "--run", "x * 2", "--size", "T=1", "--size", "D=16", "--json")
     written = json.loads(derby("new", "operator", *words)[1])
@@ -423,7 +465,7 @@ def test_a_name_is_taken_once(own, derby):
     assert [os.path.exists(file) for file in written["files"]] == [True] * 3 and "costs counted" in written["notes"][-1]
     solution = json.loads(derby("new", "solution", "mine", "--for", "twice", "--author", "me", "--json")[1])
     assert solution["name"] == "mine" and all(map(os.path.exists, solution["files"]))
-    assert "in the set already" in derby("new", "operator", "Twice", "x:f16[T]")[2]
+    assert "or edit definitions/own/twice.py and run `derby pack`" in derby("new", "operator", "Twice", "x:f16[T]")[2]
     assert derby("new", "operator")[0] == 2  # without a terminal it cannot ask
 
 

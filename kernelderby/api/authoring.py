@@ -8,9 +8,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from kernelderby.authoring.measured import small_enough
 from kernelderby.authoring.operator import NewOperator, expect_new, source_of, stub, write_operator
 from kernelderby.authoring.solution import write_solution
 from kernelderby.authoring.words import (
+    DTYPES,
     Part,
     Tensor,
     axis_names,
@@ -81,12 +83,14 @@ def new_operator(
     for each in constants:
         if each not in [one.name for one in given if one.shape is not None]:
             raise DerbyError(f"--constant: {each!r:.80} is no tensor of the inputs; name one of them")
-    expect_told(given)
-    chosen = usual_sizes(given, found_sizes | sizes(measured, base_axes(given)))
+    expect_told(given, declared)
+    told = found_sizes | sizes(measured, base_axes(given))
+    chosen = usual_sizes(given, told)
     from kernelderby.measure.author.trial import tried  # torch: not before the words are right
 
     trial = tried(source, given, {axis: sizes[0] for axis, sizes in chosen.items()})
     results, source = _outputs(given, declared, trial.outputs, source, computes)
+    chosen = small_enough((*given, *results), chosen, told)
     operator = NewOperator(
         name,
         op_type,
@@ -101,7 +105,7 @@ def new_operator(
         tuple(constants),
     )
     files, left_out = write_operator(catalog, operator)
-    notes += left_out + _counted(catalog.root, name)
+    notes += [*left_out, *trial.notes, *_exact(results), *_counted(catalog.root, name)]
     shown = "\n".join(
         [
             f"{name}({', '.join(map(str, given))}) -> {', '.join(map(str, results))}",
@@ -168,8 +172,11 @@ def _outputs(
     results, casts = [], []
     for place, (name, found) in enumerate(zip(names, tried, strict=True)):
         wanted = declared[place] if declared else None
-        cast = floating[0] if computes and floating and found.dtype == "float32" else found.dtype
+        is_wider = found.dtype == "float64" or (floating and found.dtype == "float32")
+        cast = (floating[0] if floating else "float32") if computes and is_wider else found.dtype
         dtype = wanted.dtype if wanted else cast
+        if dtype not in DTYPES:
+            raise DerbyError(f"the reference gives {name} as {dtype}; cast it to a dtype such as float32 or int32")
         shape = tuple(axis_of(part) for part in found.shape)
         if wanted and tuple(axis_of(part) for part in wanted.shape or ()) != shape:
             raise DerbyError(
@@ -188,6 +195,12 @@ def _outputs(
                 f"return ({computes})", f"return tuple(each.to(to) for each, to in zip(({computes}), ({dtypes},)))"
             )
     return results, source
+
+
+def _exact(outputs: Sequence[Tensor]) -> list[str]:
+    whole = [each.name for each in outputs if each.dtype.startswith("int")]
+    told = "have to be equal: where ties or roundings leave a choice, mend tolerances or add canonical_outputs"
+    return [f"whole numbers ({', '.join(whole)}) {told} (CONTRIBUTING.md)"] if whole else []
 
 
 def _counted(root: Path, name: str) -> list[str]:

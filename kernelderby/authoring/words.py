@@ -23,6 +23,8 @@ _SHORT = {
 DTYPES = {**_SHORT, **{name: name for name in _SHORT.values()}}
 _WORD = re.compile(r"([A-Za-z_]\w*):([A-Za-z]\w*)(?:\[([^\]]*)\])?(?:=(.+))?")
 _RANGE = re.compile(r"([^.]+(?:\.\d+)?)\.\.(.+)")
+_SIZE = re.compile(r"\w+=[\d,]+")
+_FEW_PARTS = 8
 _OFFSETS = re.compile(r"offsets\((.+)\)")
 _COMMA = re.compile(r",(?![^(]*\))")  # not a comma inside min(A,B)
 Part = str | int | Formula
@@ -57,6 +59,8 @@ def _short(dtype: str) -> str:
 def tensor(word: str) -> Tensor:
     """The tensor that a word describes. DerbyError in one line that shows the correct form."""
     found = _WORD.fullmatch(word.strip().replace(" ", ""))
+    if found is None and _SIZE.fullmatch(word):
+        raise DerbyError(f"{word!r:.80}: is no input; write --size {word} for sizes to measure")
     if found is None:
         raise DerbyError(
             f"{word!r:.80}: is no input; write NAME:DTYPE[AXIS,...] such as x:bf16[T,2,D], or eps:f32=1e-6"
@@ -124,9 +128,9 @@ def formulas_of(every: Iterable[Tensor]) -> dict[str, Formula]:
     return {axis_of(part): part for each in every for part in each.shape or () if isinstance(part, Formula)}
 
 
-def expect_told(inputs: Sequence[Tensor]) -> None:
+def expect_told(inputs: Sequence[Tensor], outputs: Sequence[Tensor] = ()) -> None:
     """DerbyError if a formula or a range of values names an axis that no input has by itself, because then no call
-    determines its size. Also if two axes would have the same name."""
+    determines its size. Also if two axes would have the same name, or if an output has a size that no input has."""
     plain = {part for each in inputs for part in each.shape or () if isinstance(part, str)}
     taken: dict[str, Part] = {}
     for each in inputs:
@@ -141,6 +145,10 @@ def expect_told(inputs: Sequence[Tensor]) -> None:
                     )
         if isinstance(each.high, str) and each.high not in plain:
             raise DerbyError(f"{each}: {each.high} is no axis of an input; name one, or give a number")
+    for each in outputs:
+        for part in each.shape or ():
+            if isinstance(part, Formula) and part.axis not in taken:
+                raise DerbyError(f"{each}: no input has the size {part}, so no call tells it; {untold(part, inputs)}")
 
 
 def _mend(each: Tensor, part: Formula, axis: str) -> str:
@@ -148,6 +156,23 @@ def _mend(each: Tensor, part: Formula, axis: str) -> str:
         shape = ",".join(",".join(factors) if one is part else str(one) for one in each.shape or ())
         return f"write {each.name}:{_short(each.dtype)}[{shape}]"
     return f"name the size, such as [{part.axis}], or add an input of [{axis}]"
+
+
+def untold(size: Formula | None, inputs: Sequence[Tensor]) -> str:
+    """What to change if an output has a size that no input has."""
+    if size is None:
+        return "the sizes of an output have to follow from those of inputs"
+    divided = re.fullmatch(r"([A-Za-z_]\w*)//?(\d+)", size.text)
+    having = [each for each in inputs if divided and divided[1] in (each.shape or ())]
+    if divided is None or not having:
+        return f"add an input of that size, such as slots:i8[{size}]"
+    # A small divisor counts parts, such as gate and up. A large one is a group, such as the values of one scale.
+    pair = (divided[2], size.axis) if int(divided[2]) <= _FEW_PARTS else (size.axis, divided[2])
+    words = []
+    for each in having:
+        shape = ",".join(",".join(pair) if part == divided[1] else str(part) for part in each.shape or ())
+        words.append(f"{each.name}:{_short(each.dtype)}[{shape}]")
+    return f"write {' '.join(words)}, the same memory"
 
 
 def usual_sizes(inputs: Sequence[Tensor], given: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:

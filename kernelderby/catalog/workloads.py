@@ -18,7 +18,7 @@ from kernelderby.rows.measurement import Cost
 from kernelderby.store.fields import Count, Importance, Name, Size, agree, convert, expect_inner_path, read_jsonl
 from kernelderby.store.files import expect_folders
 
-_BITS = {
+BITS = {
     "bool": 8,
     "float4_e2m1": 4,
     **dict.fromkeys(("float8_e4m3fn", "float8_e5m2", "int8"), 8),
@@ -150,7 +150,7 @@ def workload_of(where: str, raw: dict[str, Any], definition: Definition) -> Work
 def tensor_bytes(definition: Definition, sizes: dict[str, int]) -> int:
     """Bytes of all inputs and outputs together. sizes: the size of every axis."""
     return sum(
-        -(-math.prod(sizes[name] for name in spec.shape) * _BITS[spec.dtype] // 8)
+        -(-math.prod(sizes[name] for name in spec.shape) * BITS[spec.dtype] // 8)
         for spec in (*definition.inputs.values(), *definition.outputs.values())
         if spec.shape is not None
     )

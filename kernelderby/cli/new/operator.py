@@ -48,8 +48,10 @@ def command(
     is a number.
 
     \b
-    derby new operator swiglu 'x:bf16[T,2,D]' --run 'F.silu(x[:, 0].float()) * x[:, 1].float()'
-    derby new operator gather 'table:bf16[V,D]' 'ids:i32[T]=0..V' --run 'table[ids.long()]' --size T=1,512
+    derby new operator swiglu 'x:bf16[T,2,D]' \\
+        --run 'F.silu(x[:, 0].float()) * x[:, 1].float()'
+    derby new operator gather 'table:bf16[V,D]' 'ids:i32[T]=0..V' \\
+        --run 'table[ids.long()]' --size T=1,512 --size V=32000
     derby new operator mine --from my_ops.py:mine --example my_ops.py:inputs
     """
     from kernelderby.api.authoring import new_operator

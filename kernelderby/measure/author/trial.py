@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -12,9 +13,9 @@ from typing import Any, cast
 import torch
 
 from kernelderby.authoring.formulas import Formula, NoSize, all_sizes, fitted
-from kernelderby.authoring.words import Part, Tensor, axis_names, axis_of, base_axes, formulas_of
+from kernelderby.authoring.words import Part, Tensor, axis_names, axis_of, base_axes, formulas_of, untold
 from kernelderby.errors import DerbyError
-from kernelderby.measure.judge.inputs import torch_dtype
+from kernelderby.measure.judge.inputs import INTEGER_RANGE, torch_dtype
 from kernelderby.measure.wire.sources import import_file
 
 # For the axes in order, all different: an odd number of rows, even sizes for the others.
@@ -35,16 +36,17 @@ class GivenOutput:
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """small: sizes at which it runs. variants: changes to them with which it runs too."""
+    """small: sizes at which it runs. variants: changes to them with which it runs too. notes: one line each."""
 
     outputs: tuple[GivenOutput, ...]
     small: dict[str, int]
     variants: tuple[dict[str, int], ...]
+    notes: tuple[str, ...] = ()
 
 
 def tried(source: str, inputs: Sequence[Tensor], large: Mapping[str, int]) -> Tried:
     """source: the module with run(). large: a size of each variable axis, in case the small sizes fail. DerbyError if
-    run() fails, or returns something that cannot be an output."""
+    run() fails, returns something that cannot be an output, or returns other values for the same inputs."""
     run = _loaded(source)
     axes, formulas, varying = axis_names(inputs), formulas_of(inputs), base_axes(inputs)
     const = {name: size for name, size in axes.items() if size is not None}
@@ -61,39 +63,74 @@ def tried(source: str, inputs: Sequence[Tensor], large: Mapping[str, int]) -> Tr
             found = _run(run, inputs, small)
             break
         except NoSize as error:
-            failed = f"{', '.join(f'{name}={size}' for name, size in chosen.items())}: {error}"
+            failed = f"{_said(chosen)}: {error}"
         except Exception as error:  # noqa: BLE001 - whatever the user's code raises
-            failed = f"{', '.join(f'{name}={size}' for name, size in small.items())}: {_told(error)}"
+            failed = f"{_said(small)}: {_told(error)}{_range_of(error, inputs)}"
     if found is None:
         raise DerbyError(f"the reference fails at {failed}; mend it")
-    doubled = {name: 2 * small[name] for name in varying}
+    if not all(_is_same(one, two) for one, two in zip(found.values(), _run(run, inputs, small).values(), strict=True)):
+        raise DerbyError("the reference gives other values for the same inputs; take out what it draws at random")
+    base = {name: small[name] for name in varying}
+    doubled = {name: 2 * size for name, size in base.items()}
     other = sizes(doubled)
-    again = _run(run, inputs, other)
+    runs = [(small, found), (other, _run(run, inputs, other))]
+    runs += _runs(run, inputs, sizes, [base | {name: by * size} for name, size in base.items() for by in (2, 3)])
     parts: dict[str, Part] = {**{name: name for name in varying}, **formulas}
     outputs = tuple(
         GivenOutput(
             name if name.isidentifier() else "",
             str(one.dtype).removeprefix("torch."),
-            _shape(one, two, small, other, parts),
+            _shape([(each, [*results.values()][place].shape) for each, results in runs], parts, inputs),
             _magnitude(one),
         )
-        for (name, one), two in zip(found.items(), again.values(), strict=True)
+        for place, (name, one) in enumerate(found.items())
     )
+    runs += _runs(run, inputs, sizes, [base | {name: size} for name in varying for size in (0, 1)])
     variants: list[dict[str, int]] = [{}]
-    for name, size in [(each, size) for each in varying for size in (0, 1, doubled[each])]:
-        try:
-            changed = sizes({**{each: small[each] for each in varying}, name: size})
-            given = [tuple(each.shape) for each in _run(run, inputs, changed).values()]
-        except Exception:  # noqa: BLE001 - it need not run there
-            continue
+    for changed, results in runs[2:]:
+        given = [tuple(each.shape) for each in results.values()]
         wanted = [tuple(p if isinstance(p, int) else changed[axis_of(p)] for p in each.shape) for each in outputs]
-        if given == wanted and size <= 1:
+        if given == wanted and any(changed[name] <= 1 for name in varying):
             variants.append({each: size for each, size in changed.items() if size != small[each]})
-        elif given != wanted and size > 1:
-            told = ", ".join(f"{each}={size}" for each, size in changed.items())
-            raise DerbyError(f"the reference gives {given} at {told}, which no input has; return sizes of inputs alone")
     variants.append({name: other[name] for name in parts})
-    return Tried(outputs, {name: small[name] for name in axes}, tuple(variants))
+    return Tried(outputs, {name: small[name] for name in axes}, tuple(variants), _unequal(runs))
+
+
+_Run = tuple[dict[str, int], dict[str, torch.Tensor]]  # sizes, and the outputs there
+
+
+def _runs(run: Any, inputs: Sequence[Tensor], sizes: Any, several: Sequence[Mapping[str, int]]) -> list[_Run]:
+    """The runs that succeed. The reference need not run at every size."""
+    found = list[_Run]()
+    for each in several:
+        with suppress(Exception):
+            found.append((sizes(each), _run(run, inputs, sizes(each))))
+    return found
+
+
+def _unequal(runs: Sequence[_Run]) -> tuple[str, ...]:
+    """A note if outputs are NaN or infinite, because a check then finds few errors."""
+    for sizes, results in runs:
+        for name, each in results.items():
+            if each.is_floating_point() and not each.float().isfinite().all():
+                told = f"{name or 'the output'} is NaN or infinite at {_said(sizes)}"
+                return (f"{told}, where a check takes only the same for right; x:f32[T]=0.5..1 gives x a range",)
+    return ()
+
+
+def _range_of(error: Exception, inputs: Sequence[Tensor]) -> str:
+    """What to change if an index is out of range."""
+    loose = [each for each in inputs if each.shape and each.dtype.startswith("int") and each.low is None]
+    into = next((part for each in inputs if each not in loose for part in each.shape or ()), "V")
+    return f"; if {loose[0].name} are indices, write {loose[0]}=0..{into}" if loose and "index" in str(error) else ""
+
+
+def _said(sizes: Mapping[str, int]) -> str:
+    return ", ".join(f"{name}={size}" for name, size in sizes.items())
+
+
+def _is_same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return torch.equal(*(each.contiguous().reshape(-1).view(torch.uint8) for each in (one, other)))
 
 
 def _loaded(source: str) -> Callable[..., Any]:
@@ -144,38 +181,50 @@ def _value(given: Tensor, sizes: Mapping[str, int], generator: torch.Generator) 
         return torch.randn(shape, generator=generator).clamp_(-4, 4).to(dtype)
     if dtype is torch.bool:
         return torch.randint(0, 2, shape, generator=generator).bool()
-    return torch.randint(-100, 100, shape, generator=generator).to(dtype)
+    return torch.randint(*INTEGER_RANGE[dtype], shape, generator=generator).to(dtype)
 
 
 def _shape(
-    one: torch.Tensor, two: torch.Tensor, small: Mapping[str, int], other: Mapping[str, int], parts: Mapping[str, Part]
+    runs: Sequence[tuple[Mapping[str, int], Sequence[int]]], parts: Mapping[str, Part], inputs: Sequence[Tensor]
 ) -> tuple[Part, ...]:
-    found: list[Part] = []
-    for size, then in zip(one.shape, two.shape, strict=True):
-        same = [part for name, part in parts.items() if (small[name], other[name]) == (size, then)]
-        if not same and size != then:
-            guess = guessed(size, then, small, other)
-            sizes = ", ".join(f"{name}={value}" for name, value in small.items())
+    """runs: sizes of axes, and the shape that the reference returns there."""
+    small, first = runs[0]
+    for sizes, shape in runs:
+        if len(shape) != len(first):
             raise DerbyError(
-                f"the reference gives a size of {f'{guess} ({size})' if guess else size} at {sizes}, which no input "
-                f"has; add an input of that size, such as slots:i8[{guess or 'W'}], or write an input of 2*D columns "
-                "as [T,2,D]"
+                f"the reference gives {len(shape)} dimensions at {_said(sizes)}, else {len(first)}; mend it"
+            )
+    found: list[Part] = []
+    for place, size in enumerate(first):
+        seen = [(sizes, shape[place]) for sizes, shape in runs]
+        same = [part for name, part in parts.items() if all(sizes[name] == given for sizes, given in seen)]
+        if not same and any(given != size for _, given in seen):
+            guess = guessed(seen)
+            told = f"{guess} ({size})" if guess else f"{size}"
+            raise DerbyError(
+                f"the reference gives a size of {told} at {_said(small)}, which no input has; {untold(guess, inputs)}"
             )
         found.append(same[0] if same else size)
     return tuple(found)
 
 
-def guessed(size: int, then: int, small: Mapping[str, int], other: Mapping[str, int]) -> Formula | None:
-    """A formula of one or two axes that gives both sizes."""
-    names = [*small]
-    texts = [f"{name}{size - small[name]:+d}" for name in names]
-    texts += [f"{name}*{size // small[name]}" for name in names if small[name] and size % small[name] == 0]
+def guessed(seen: Sequence[tuple[Mapping[str, int], int]]) -> Formula | None:
+    """A formula of one or two axes that fits every size in `seen`."""
+    sizes, size = seen[0]
+    names = [*sizes]
+    texts = [f"{name}{size - sizes[name]:+d}" for name in names]
+    texts += [f"{name}*{size // sizes[name]}" for name in names if sizes[name] and size % sizes[name] == 0]
+    texts += [f"{name}/{sizes[name] // size}" for name in names if size and sizes[name] % size == 0]
     texts += [f"{one}{sign}{two}" for one, two in itertools.combinations(names, 2) for sign in "+*"]
-    texts += [f"{name}/{small[name] // size}" for name in names if size and small[name] % size == 0]
+    # A window that moves several places at a time.
+    steps = [(name, by, size * by - sizes[name] + more) for name in names for by in range(2, 9) for more in range(by)]
+    texts += [f"({name}{more:+d})//{by}" if more else f"{name}//{by}" for name, by, more in steps]
+    windows = itertools.permutations(names, 2)
+    texts += [f"({one}-{two})//{by}+1" if by > 1 else f"{one}-{two}+1" for one, two in windows for by in range(1, 9)]
     for text in texts:
         try:
             each = Formula(text)
-            if (each.size(small), each.size(other)) == (size, then):
+            if all(each.size(chosen) == given for chosen, given in seen):
                 return each
         except NoSize:
             continue
@@ -183,7 +232,8 @@ def guessed(size: int, then: int, small: Mapping[str, int], other: Mapping[str, 
 
 
 def _magnitude(tensor: torch.Tensor) -> float:
-    wide = tensor.double() if tensor.numel() and tensor.dtype is not torch.bool else torch.zeros(1)
+    told = tensor.numel() and tensor.dtype is not torch.bool and not tensor.is_complex()
+    wide = tensor.double() if told else torch.zeros(1)
     return float(wide.nan_to_num(0, 0, 0).square().mean().sqrt())
 
 
