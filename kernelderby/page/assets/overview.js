@@ -23,7 +23,7 @@ function overview() {
 function welcome() {
   const links = page.repository ? [element("a", { href: page.repository }, "Repository"), ...page.docs.map((each) => element("a", { href: `${page.repository}/blob/HEAD/${each}` }, each.split("/").pop().replace(".md", "")))] : [];
   return element("div", { class: "welcome" },
-    text("p", "Competing GPU kernels for one operator, checked against a reference and timed in turn on one GPU. Each row below is an operator. Open its race for every shape, or its name for its contract, solutions and their sources. S is how near a time comes to the hardware's limit: 100% is the limit."),
+    text("p", "Competing GPU kernels for one operator, checked against a reference and timed in turn on one GPU. Each row below is an operator, and its name opens its race on every shape. Operators, above, has the contracts, all solutions and their sources. S is how near a time comes to the hardware's limit: 100% is the limit."),
     links.length ? element("p", { class: "links" }, links) : null);
 }
 
@@ -49,7 +49,7 @@ function matrix(raced) {
   };
   return [
     text("h2", "Operator by library"),
-    note("Time over that of the first in the order, geomean over the shapes that both passed; 1 is the first, 2 takes twice as long. Beside a number: shapes passed, where not all. Click an operator for its race."),
+    note("Time over that of the first in the order, geomean over the shapes that both passed; 1 is the first, 2 takes twice as long. Grey: more than 2. Beside a number: shapes passed, where not all."),
     table({
       id: "matrix",
       rows,
@@ -93,7 +93,7 @@ function raceTable(races, id, hasLead) {
       { title: "S fair", align: "right", value: (row) => row.order.fair, cell: (row) => percent(row.order.fair) },
       { title: "Passed", align: "right", value: (row) => row.first.passed / Math.max(1, row.race.shapes.length), cell: (row) => `${row.first.passed}/${row.race.shapes.length}`, hint: "workloads that the winner passed" },
       { title: "Time", value: (row) => row.order.kind, cell: (row) => text("span", row.order.kind, { title: row.race.protocol }) },
-      ...(hasLead ? [] : [{ title: "Protocol", value: (row) => row.race.protocol, cell: (row) => row.race.protocol }]),
+      ...(hasLead ? [] : [{ title: "Protocol", value: (row) => row.race.protocol, cell: (row) => text("span", row.race.protocol, { class: "whole" }) }]),
     ],
   });
 }

@@ -116,7 +116,8 @@ function lane(chosen, at, solution, order, axis) {
   const cell = chosen.cells[at][solution], time = timeOf(cell, order.kind), { color, mark } = look(solution);
   const made = element("div", { class: "lane" });
   if (!time) {
-    if (cell[CELL.status] !== "not measured") made.append(text("span", `${chosen.solutions[solution]}: ${cell[CELL.status]}`, { class: "lane-status" }));
+    const status = cell[CELL.status] === "passed" ? `no ${order.kind} time` : cell[CELL.status];
+    if (status !== "not measured") made.append(text("span", `${chosen.solutions[solution]}: ${status}`, { class: "lane-status" }));
     return made;
   }
   const [low, high] = [time[TIME.low_us], time[TIME.high_us]];
