@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -82,8 +83,8 @@ def command(
 
     if comment is not None and not comment.absolute().parent.is_dir():
         raise DerbyError(f"--comment: {comment.parent}: is no folder; make it first")
-    pythons = [Path(each) for each in (options["base_python"], options["candidate_python"]) if each]
-    read = [place.parents[1] for each in pythons for place in (each.absolute(), each.resolve())]
+    pythons = [_found(f"--{role}-python", options[f"{role}_python"]) for role in ("base", "candidate")]
+    read = [place.parent.parent for each in pythons if each for place in (each.absolute(), each.resolve())]
     written = [comment.absolute().parent] if comment else []
     begin_judging(root, written, read, options["device"] != "cpu")
     from kernelderby.api.gate import gate
@@ -100,3 +101,11 @@ def command(
     if comment is not None:
         write_whole(comment, answer.to_markdown())
     sys.exit(exit_code(answer.value))
+
+
+def _found(option: str, python: str | None) -> Path | None:
+    if not python:
+        return None
+    if (found := shutil.which(python)) is None:
+        raise DerbyError(f"{option}: {python}: is no program here; give the path of an interpreter")
+    return Path(found)

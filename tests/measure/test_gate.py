@@ -196,6 +196,7 @@ def test_bad_words_are_one_line(derby, tmp_path):
         (("honest", "nobody"), "no solution 'nobody'"),
         (("honest@main", "honest"), "a revision needs the set's repository"),
         (("honest", "honest", "--base-python", "/no/python"), "give the path of an interpreter"),
+        (("honest", "honest", "--base-python", "/nowhere"), "give the path of an interpreter"),
         (("honest", "honest", "--comment", "/no/folder/gate.md"), "--comment: /no/folder: is no folder"),
         (("honest", "honest", "--base-python", "/bin/false"), "pip install 'kernelderby[measure]' there"),
     ):

@@ -25,13 +25,13 @@ from kernelderby.measure.machine.health import Health
 from kernelderby.measure.machine.probe import Machine
 from kernelderby.measure.machine.requirements import why_not
 from kernelderby.measure.run.plan import solutions_of_each, workloads_of_each
+from kernelderby.measure.run.workers import without_memory
 from kernelderby.measure.wire.process import WorkerProcess, interruptible
 from kernelderby.measure.wire.quoted import shown
 from kernelderby.measure.wire.remote import RemoteHands
 from kernelderby.measure.wire.replies import Done, Failed, Verdict, Wrong
 from kernelderby.rows.checked import CheckResult
 from kernelderby.rows.measurement import Status
-from kernelderby.rows.row import JUDGE_WITHOUT_MEMORY
 
 if TYPE_CHECKING:  # the judge's side, loaded by the first case
     from kernelderby.measure.judge.race import Race
@@ -220,18 +220,16 @@ class _Checker:
             self.end()
             self._health.expect_sound(failed.message)
             return failed
+        except (MemoryError, RuntimeError, OSError) as error:
+            self.end()
+            return without_memory(error)
 
     def _verdict(self, definition: Definition, solution: Solution, case: Case) -> Verdict:
-        import torch
-
         from kernelderby.measure.judge.table import JudgesTable
 
         worker = self._worker_with(definition, solution)
         table = JudgesTable.of(self.catalog.root, definition, case, self.machine, self.secret)
-        try:
-            race = table.race(solution, RemoteHands(worker, self.timeout_seconds))
-        except (MemoryError, torch.OutOfMemoryError) as error:
-            raise Failed(Status.OUT_OF_MEMORY, f"{JUDGE_WITHOUT_MEMORY}: {error}") from error
+        race = table.race(solution, RemoteHands(worker, self.timeout_seconds))
         try:
             verdict = race.check(looks_closer=True, dump=self.dump)
             self._why = race.why

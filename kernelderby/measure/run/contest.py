@@ -29,7 +29,7 @@ from kernelderby.measure.run.ledger import Ledger
 from kernelderby.measure.run.plan import Job, Settings
 from kernelderby.measure.run.progress import Observer
 from kernelderby.measure.run.racer import Racer, first_two
-from kernelderby.measure.run.workers import Workers
+from kernelderby.measure.run.workers import Workers, without_memory
 from kernelderby.measure.wire.process import interruptible
 from kernelderby.measure.wire.remote import RemoteHands
 from kernelderby.measure.wire.replies import Failed, Verdict, Wrong
@@ -318,5 +318,5 @@ def ended(act: Callable[..., Given], *arguments: Any) -> Given | Verdict | Faile
         return failed
     except Wrong as wrong:
         return wrong.verdict
-    except (MemoryError, torch.OutOfMemoryError) as error:
-        return Failed(Status.OUT_OF_MEMORY, f"{JUDGE_WITHOUT_MEMORY}: {error}")
+    except (MemoryError, RuntimeError, OSError) as error:
+        return without_memory(error)

@@ -10,6 +10,9 @@ from kernelderby.catalog import Solution
 from kernelderby.measure.machine.probe import Machine
 from kernelderby.measure.wire.process import WorkerProcess, standing_still
 from kernelderby.measure.wire.replies import Failed
+from kernelderby.measure.worker.failures import status_of
+from kernelderby.rows.measurement import Status
+from kernelderby.rows.row import JUDGE_WITHOUT_MEMORY
 
 START_SECONDS = 180  # time to import torch and the solution's libraries; the timeout of a case starts after it
 
@@ -106,3 +109,10 @@ def ask_to_load(worker: WorkerProcess, solution: Solution, protocol: str, timeou
     """Its answer is due."""
     names = {"definition": solution.definition, "solution": solution.name}
     worker.send("load", START_SECONDS + timeout_seconds, **names, protocol=protocol, guarded=worker.rivals())
+
+
+def without_memory(error: MemoryError | RuntimeError | OSError) -> Failed:
+    """The end of a case for which the judge lacks memory, on a GPU or a CPU. Raises any other error again."""
+    if status_of(error, Status.RAISED) is not Status.OUT_OF_MEMORY:
+        raise error
+    return Failed(Status.OUT_OF_MEMORY, f"{JUDGE_WITHOUT_MEMORY}: {error}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import subprocess
 import traceback
@@ -25,7 +26,7 @@ def status_of(error: BaseException, otherwise: Status) -> Status:
     except (ImportError, OSError):  # the machine has no torch, or one that does not load: this was raised
         return otherwise
     text = str(error)
-    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or getattr(error, "errno", 0) == errno.ENOMEM:
         return Status.OUT_OF_MEMORY
     if isinstance(error, RuntimeError) and any(
         sign in text
