@@ -9,11 +9,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from kernelderby.authoring.entry import parsed, takes_outputs
 from kernelderby.catalog import Catalog, Definition, Requires, Solution, Workload, constraints
 from kernelderby.catalog.pack import packed_solution
 from kernelderby.catalog.spaces import Sizes, Unfit, line_of, sizes_of
 from kernelderby.errors import DerbyError
-from kernelderby.store.counts import counted
 from kernelderby.store.fields import read_text, suggestion
 from kernelderby.store.files import write_whole
 
@@ -34,13 +34,8 @@ def solution_of_file(catalog: Catalog, place: str, definition: Definition) -> So
     if not path.is_file():
         raise DerbyError(f"{path}: does not exist; name a Python file")
     text = read_text(path)
-    try:
-        tree = ast.parse(text)
-    except SyntaxError as error:
-        raise DerbyError(f"{path}:{error.lineno}: {error.msg}; mend it") from None
-    except (ValueError, RecursionError, MemoryError) as error:
-        raise DerbyError(f"{path}: is no Python ({str(error)[:100]}); mend it") from None
-    taken = _taken(path, tree, function, definition)
+    tree = parsed(path, text)
+    takes = takes_outputs(path, tree, function, definition)
     modules = _modules(tree)
     language = next((each for module, each in _IMPORTED.items() if module in modules), "python")
     name = re.sub(r"\W", "_", path.stem if path.stem != "main" else path.resolve().parent.name)
@@ -53,7 +48,7 @@ def solution_of_file(catalog: Catalog, place: str, definition: Definition) -> So
         op_type=definition.op_type,
         language=language,
         entry_point=f"{path.name}::{function}",
-        destination_passing_style=taken == len(definition.inputs) + len(definition.outputs),
+        destination_passing_style=bool(takes),
         description=f"The file {path.name}.",
         folder=None,
         json_path=catalog.root / "solutions" / AUTHOR / definition.op_type / definition.name / f"{name}.json",
@@ -62,28 +57,6 @@ def solution_of_file(catalog: Catalog, place: str, definition: Definition) -> So
         stages=(),
         target_hardware=("any",),
     )
-
-
-def _taken(path: Path, tree: ast.Module, function: str, definition: Definition) -> int:
-    """The number of its parameters. For `run = torch.compile(kernel)` that is unknown, so the number of inputs is
-    assumed."""
-    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
-    targets = [each for node in tree.body if isinstance(node, ast.Assign) for each in node.targets]
-    inputs, outputs = ", ".join(definition.inputs), ", ".join(definition.outputs)
-    if function not in functions:
-        if function in [each.id for each in targets if isinstance(each, ast.Name)]:
-            return len(definition.inputs)
-        mend = f"write {path}::NAME; {suggestion(function, functions)}" if functions else f"add {function}({inputs})"
-        raise DerbyError(f"{path}: has no {function}(); {mend}")
-    arguments = functions[function].args
-    taken = len(arguments.posonlyargs) + len(arguments.args)
-    both = len(definition.inputs) + len(definition.outputs)
-    if taken not in (len(definition.inputs), both) and not arguments.vararg:
-        raise DerbyError(
-            f"{path}: {function}() has {counted(taken, 'parameter')}; {definition.name} gives {inputs}; or these and "
-            f"{outputs}, to write into"
-        )
-    return taken
 
 
 def shape_lines(catalog: Catalog, definition: Definition, words: Sequence[str]) -> list[dict[str, Any]]:
@@ -121,7 +94,7 @@ def values_of(definition: Definition, word: str) -> dict[str, int | float | str]
 
 def _sizes(definition: Definition, listed: Sequence[Workload], word: str) -> Sizes:
     given = _completed(definition, values_of(definition, word))
-    lacking = [name for name in _free(definition) if name not in given]
+    lacking = [name for name in free_axes(definition) if name not in given]
     if lacking:
         rules = f", where {'; '.join(definition.constraints)}" if definition.constraints else ""
         raise DerbyError(f"--shape: lacks {', '.join(lacking)}; write {_example(definition)}{rules}")
@@ -155,10 +128,10 @@ def _completed(definition: Definition, given: Mapping[str, Any]) -> dict[str, An
 
 
 def _example(definition: Definition) -> str:
-    return ",".join(f"{name}=64" for name in _free(definition))
+    return ",".join(f"{name}=64" for name in free_axes(definition))
 
 
-def _free(definition: Definition) -> list[str]:
+def free_axes(definition: Definition) -> list[str]:
     """The variable axes that no constraint determines."""
     var = [name for name, size in definition.axes.items() if size is None]
     told = {name for text in definition.constraints for name in var if text.startswith(f"{name} == ")}

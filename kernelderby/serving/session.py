@@ -115,6 +115,7 @@ class Session:
     def write(self, name: str, operator: str, language: str, files: dict[str, str]) -> Path:
         """A candidate: made if it is new, its sources replaced by these. Nothing outside of the scratch folder."""
         from kernelderby.api.authoring import new_solution
+        from kernelderby.authoring.entry import expect_writing
         from kernelderby.catalog.pack import pack_one
 
         if not _NAME.fullmatch(name):
@@ -124,9 +125,12 @@ class Session:
                 raise DerbyError(f"files: {file!r:.80} is no path of a source file such as main.py or kernels/a.cu")
             if len(text.encode()) > _SOURCE_BYTES:
                 raise DerbyError(f"files: {file}: is longer than {_SOURCE_BYTES >> 20} MiB; write less")
-        known = Catalog.open(self.scratch).solutions.get(name)
+        catalog = Catalog.open(self.scratch)
+        known = catalog.solutions.get(name)
         if known is not None and (known.author != AUTHOR or known.definition != operator):
             raise DerbyError(f"{name}: is a solution of {known.author} for {known.definition}; take another name")
+        if "main.py" in files:
+            expect_writing("main.py", files["main.py"], catalog.definition(operator))
         if known is None:
             new_solution(self.scratch, name, operator, language, AUTHOR)
         solution = Catalog.open(self.scratch).solution(name)

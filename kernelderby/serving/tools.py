@@ -191,8 +191,9 @@ class Verbs:
     def new(
         self, name: str, operator: str, language: Language = "triton", files: dict[str, str] | None = None
     ) -> CandidateReply:
-        """Write a candidate. files: source path to text, main.py first of all; without files a solution that is right
-        and slow, to start from. A second call with the same name replaces the named files."""
+        """Write a candidate. files: source path to text, main.py first of all, whose run() takes the inputs and the
+        outputs to write into; without files a solution that is right and slow, to start from. A second call with the
+        same name replaces the named files."""
         folder = self._session.write(name, operator, language, files or {})
         return CandidateReply(name, str(folder), sorted(path.name for path in folder.iterdir()))
 

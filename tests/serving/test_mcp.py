@@ -151,6 +151,12 @@ def test_a_spent_budget_is_an_error(small_set, tmp_path, monkeypatch):
         ("mine", {"a/../../b.py": ""}, "files"),
         ("mine", {"solution.toml": ""}, "files"),
         ("mine", {"main.py": "x" * (2 << 20)}, "longer"),
+        (
+            "mine",
+            {"main.py": "def run(x, scale, factor):\n    return x\n"},
+            r"run\(\) takes the inputs alone",
+        ),
+        ("mine", {"main.py": "def run(x, scale:\n"}, "main.py:1: '.' was never closed; mend it"),
         ("toy_fast", {"main.py": ""}, "is a solution of alice"),
     ],
 )
