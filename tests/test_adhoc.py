@@ -17,7 +17,7 @@ def own(tmp_path, monkeypatch, derby):
     (tmp_path / "mine.py").write_text(
         "import importlib, os\n\n__path__ = [os.path.dirname(__file__)]\n"
         'scaled = importlib.import_module(f"{__name__}.scaled")\n\n\ndef run(x):\n    return scaled.twice(x)\n'
-        "\n\ndef wrong(x, y, z):\n    pass\n"
+        "\n\ndef wrong(x, y, z):\n    pass\n\n\ndef turned(output, x):\n    pass\n\n\ndef named(x, *, out):\n    pass\n"
     )
     (tmp_path / "scaled.py").write_text("def twice(x):\n    return x * 2\n")
     monkeypatch.chdir(tmp_path)
@@ -37,6 +37,27 @@ def test_run_may_be_what_a_function_gave(own, derby):
     (own / "made.py").write_text("from functools import partial\n\nrun = partial(lambda by, x: x * by, 2)\n")
     code, out, err = derby("check", "made.py", "--for", "twice", "--shape", "T=3,D=5")
     assert code == 0, out + err
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        "def run(x, by=2.0):\n    return (x * by).half()",  # a default where an output would stand
+        "def run(x, output, by=2):\n    output.copy_(x * by)",
+        "run = lambda x, output: output.copy_(x * 2)",
+        "def run(x, /, output):\n    output.copy_(x * 2)\n\n\nrun = __import__('functools').partial(run)",
+        "def run(*given):\n    return given[0] * 2",
+    ],
+)
+def test_parameters_say_whether_it_writes_into_its_outputs(own, derby, run):
+    (own / "entry.py").write_text(run + "\n")
+    code, out, err = derby("check", "entry.py", "--for", "twice", "--shape", "T=3,D=5")
+    assert code == 0, out + err
+
+
+def test_a_shape_beyond_the_memory_is_a_failure_of_one_line(own, derby):
+    code, out, err = derby("check", "mine.py", "--for", "twice", "--shape", "T=300000000,D=100000")
+    assert code == 1 and "out_of_memory: the judge has no memory" in out, out + err
 
 
 COMPILES = """
@@ -64,6 +85,9 @@ def test_what_a_compiler_says_is_told(own, derby, more):
         (["none.py", "--for", "twice"], 1, "does not exist"),
         (["mine.py::wrong", "--for", "twice"], 1, "wrong() has 3 parameters; twice gives x"),
         (["mine.py::no", "--for", "twice"], 1, "has no no()"),
+        (["mine.py::turned", "--for", "twice"], 1, "turned(output, x): is called by place; write turned(x, output)"),
+        (["mine.py::named", "--for", "twice"], 1, "named() needs out by name; twice gives x; or these and output"),
+        (["mine.py", "--for", "twice", "--shape", "T=3", "D=4"], 2, "D=4: is no name; write sizes with commas"),
         (["broken.py", "--for", "twice"], 1, "broken.py:2: invalid syntax; mend it"),
         (["scaled.py::one", "--for", "twice"], 1, "one() has 0 parameters"),
         (["empty.py", "--for", "twice"], 1, "has no run(); add run(x)"),
@@ -106,3 +130,18 @@ def test_rows_are_kept_apart_until_they_are_recorded(own, derby):
     assert [each.axes["D"] for each in catalog.workloads("twice")] == [16, 16, 8]
     assert derby("rank", "twice")[0] == 0
     assert derby("bench", "--record", "--device", "cpu")[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["show", "twice_reference"], "twice_reference is a solution of twice; name the operator"),
+        (["explain", "twice"], "twice is an operator; name a solution of it, such as twice_reference"),
+        (["gate", "mine.py", "twice_reference"], "mine.py: check and bench alone take a file; `derby new solution`"),
+        (["explain", "twise"], "no solution 'twise'; known: twice_reference"),
+        (["rank", "twice", "--shape", "T=3"], "`derby bench --for twice --shape T=3,D=16` measures it"),
+    ],
+)
+def test_a_name_of_another_kind_is_told_as_such(own, derby, words, said):
+    code, _, err = derby(*words)
+    assert code == 1 and said in " ".join(err.split()) and err.count("\n") == 1

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from kernelderby.authoring.scratch import values_of
-from kernelderby.catalog import Catalog, Workload
+from kernelderby.authoring.scratch import free_axes, values_of
+from kernelderby.catalog import Catalog, Definition, Workload
 from kernelderby.errors import DerbyError
 from kernelderby.store.counts import counted
 
@@ -21,6 +23,7 @@ class Nearest:
     asked: str
     operator: str
     workloads: tuple[tuple[Workload, float], ...]
+    shape: str = ""  # as asked, with the sizes that it lacks from the nearest
 
     def __repr__(self) -> str:
         return f"Nearest({self.asked!r} of {self.operator}: {counted(len(self.workloads), 'workload')})"
@@ -41,7 +44,7 @@ class Nearest:
             f"{' '.join(f'{name}={size}' for name, size in workload.axes.items())} ({2**distance:.2g} x away)"
             for workload, distance in self.workloads
         )
-        command = f"derby bench --for {self.operator} --shape {self.asked}"
+        command = f"derby bench --for {self.operator} --shape {self.shape}"
         return f"{self.asked} is not measured; nearest: {near}. `{command}` measures it"
 
 
@@ -53,8 +56,9 @@ def nearest(catalog: Catalog, operator: str, asked: str) -> Nearest:
     passed = {row.uuid for row in rows if row.status == "passed"}
     known = [each for each in catalog.shapes(operator, rows) if each.uuid in passed]
     if not known:
+        shape = completed(definition, values, catalog.workloads(operator)[:1])
         raise DerbyError(
-            f"{operator}: no shape is measured; `derby bench --for {operator} --shape {asked}` measures it"
+            f"{operator}: no shape is measured; `derby bench --for {operator} --shape {shape}` measures it"
         )
 
     def distance(workload: Workload) -> float:
@@ -66,4 +70,12 @@ def nearest(catalog: Catalog, operator: str, asked: str) -> Nearest:
         )
 
     ordered = sorted(((each, distance(each)) for each in known), key=lambda each: each[1])
-    return Nearest(asked, operator, tuple(ordered[:_NEAREST]))
+    shape = completed(definition, values, [ordered[0][0]])
+    return Nearest(asked, operator, tuple(ordered[:_NEAREST]), shape)
+
+
+def completed(definition: Definition, values: Mapping[str, Any], like: Sequence[Workload]) -> str:
+    """A --shape of these values; the sizes that they lack are those of another workload."""
+    sizes = dict.fromkeys(free_axes(definition), 64)
+    sizes |= {name: size for each in like for name, size in each.axes.items() if name in sizes}
+    return ",".join(f"{name}={value}" for name, value in {**sizes, **values}.items())

@@ -115,6 +115,8 @@ class Catalog:
             self.left_out(problem)
 
     def definition(self, name: str) -> Definition:
+        if name not in self.definitions and (other := self.solutions.get(name)):
+            raise DerbyError(f"{name} is a solution of {other.definition}; name the operator")
         return _named(self.root, "definition", name, self.definitions, self._broken_definitions)
 
     def solution(self, name: str) -> Solution:
@@ -123,6 +125,11 @@ class Catalog:
             other = self.aliases.get(name) or reference_named(name, self.definitions)
             if other is not None:
                 return other
+            if name in self.definitions:
+                own = " or ".join([each.name for each in self.solutions_of(name)[:3]] or [f"{name}_reference"])
+                raise DerbyError(f"{name} is an operator; name a solution of it, such as {own}")
+            if name.partition("::")[0].endswith(".py"):
+                raise DerbyError(f"{name}: check and bench alone take a file; `derby new solution` adds one to the set")
         return _named(self.root, "solution", name, {**self.aliases, **self.solutions}, self._broken_solutions)
 
     def solutions_named(self, names: Iterable[str]) -> list[Solution]:

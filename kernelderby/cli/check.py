@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -78,6 +79,8 @@ def command(
     expect_python(names)
     files = [*filter(is_file, names)]
     is_adhoc = bool(files or shapes)
+    if pieces := [name for name in names if re.fullmatch(r"\w+=\d+", name)]:
+        raise click.UsageError(f"{pieces[0]}: is no name; write sizes with commas, such as --shape T=64,D=4096")
     if shapes and not names:
         raise click.UsageError("--shape goes with a FILE.py, a solution or an operator")
     if is_adhoc and (len(names) != 1 or any(choice) or draw.fresh):

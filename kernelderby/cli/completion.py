@@ -69,6 +69,7 @@ def expect_names(given: Mapping[str, Any], root: Path) -> None:
                 where = "" if root == Path() else f"{root}: "  # the current directory goes without saying
                 words = " or ".join("definition" if kind == OPERATOR else kind for kind in kinds)
                 known = {name for kind in kinds for name in names_in(root, kind)}
+                known = known or {f"{each}_reference" for each in names_in(root, OPERATOR)}
                 raise DerbyError(f"{where}no {words} {value!r:.80}; {suggestion(value, known)}")
 
 

@@ -120,6 +120,8 @@ def listing_report(found: Listing) -> Report:
         *right("shapes", "importance", "solutions", *(f"best S {gpu}" for gpu in found.gpus)),
     )
     captions = []
+    if not found.of_operators:
+        captions.append("`derby new operator NAME x:bf16[T,D]` writes one.")
     if any(operator.importance is not None for operator in found.operators):
         captions.append("Importance: share of GPU time in production, as published.")
     if found.gpus:

@@ -35,6 +35,11 @@ def test_every_verb_exists_and_has_help(derby, name):
     assert ("--root" in out and machines in out) or "Commands:" in out  # a group has them on its verbs
 
 
+@pytest.mark.parametrize("verb", [*cli.VERBS, "new operator", "new solution", "profile run", "profile compare"])
+def test_help_fits_a_narrow_terminal(derby, verb):
+    assert max(map(len, derby(*verb.split(), "--help", columns=80)[1].splitlines())) <= 80
+
+
 @pytest.mark.parametrize(
     ("typed", "said"),
     [("bnch", "did you mean bench"), ("ranks", "did you mean rank"), ("xyzzy", "there are doctor, pack")],
