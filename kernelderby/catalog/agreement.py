@@ -11,10 +11,11 @@ from msgspec import Struct
 from kernelderby.catalog.model import Definition, Workload
 from kernelderby.errors import DerbyError
 from kernelderby.hardware import find_gpu, gpu_id
-from kernelderby.rows.measurement import TIME_KINDS, Measurement
+from kernelderby.rows.measurement import FLASHINFER_BENCH_PROTOCOLS, TIME_KINDS, Measurement
 from kernelderby.store.counts import counted
 from kernelderby.store.fields import agree
 
+_EMPTY = 0.5  # of an empty kernel's time: no kernel is that much faster, whatever the clocks did
 _IMPOSSIBLE = 10  # times as fast as the GPU's peaks allow: no clock, no cache and no miscount explains it
 # One run on one GPU has one of each.
 _OF_A_SESSION: dict[str, Callable[[Measurement], object]] = {
@@ -28,7 +29,7 @@ Place = tuple[str, str]  # the two folders above a file of rows: the GPU (or an 
 
 def check_place(where: str, row: Measurement, place: Place, definition: Definition | None) -> None:
     """DerbyError if the path names another GPU or another op_type. flashinfer-bench's rows lie under authors."""
-    if row.solution_hash is not None:
+    if row.protocol not in FLASHINFER_BENCH_PROTOCOLS or find_gpu(place[0]) is not None:
         agree(where, "evaluation.environment.hardware", gpu_id(row.gpu), place[0])
     if definition is not None:
         agree(where, "op_type", definition.op_type, place[1])
@@ -62,10 +63,12 @@ def check_passed(
     demands: Demands,
     *,
     is_ours: bool,
+    empty_us: object = None,
 ) -> None:
     """DerbyError for a row that claims to have passed although its own figures contradict this. ratios: tolerance ->
     share of matching elements. times_us: kind -> median. is_ours: derby measured the row, so it must have a ratio of
-    the definition's. It may lack the ratios of tolerances that were added later."""
+    the definition's. It may lack the ratios of tolerances that were added later. empty_us: kind -> time of an empty
+    kernel in that session, as the row gives it."""
     if is_ours and demands.ratios and ratios.keys().isdisjoint(demands.ratios):
         raise DerbyError(
             f"{where}: measurement.correctness.matched_ratio: lacks {', '.join(demands.ratios)} in a passed "
@@ -82,6 +85,12 @@ def check_passed(
             raise DerbyError(
                 f"{where}: the {kind} time is {times_us[kind]:g} us, but {gpu} needs {demands.least_us:.3g} us for "
                 "that work; measure it again"
+            )
+    for kind, empty in empty_us.items() if isinstance(empty_us, dict) else ():
+        if kind in times_us and times_us[kind] < (empty or 0.0) * _EMPTY:
+            raise DerbyError(
+                f"{where}: the {kind} time is {times_us[kind]:g} us, but that of an empty kernel, "
+                f"measurement.environment.empty_kernel_us.{kind}, {empty:g}; measure it again"
             )
 
 

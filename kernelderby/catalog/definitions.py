@@ -134,6 +134,7 @@ def _check_tensors(definition: Definition) -> None:
             raise DerbyError(f"{path}: inputs.{name}: is an axis too, and both are numbers; rename one of them")
     for field in ("inputs", "outputs"):
         for name, spec in getattr(definition, field).items():
+            expect_few(str(path), f"{field}.{name}.shape", len(spec.shape or ()))
             for axis in spec.shape or ():
                 if axis not in definition.axes:
                     raise DerbyError(

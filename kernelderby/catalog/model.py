@@ -59,6 +59,7 @@ class Tolerance(Struct, frozen=True):
         ratio = self.required_matched_ratio
         if not elements:
             return ratio
+        elements = min(elements, 1 << 62)  # a product of hostile sizes fits into no float
         allowed = elements * (1 - ratio)
         chance = _DEVIATIONS * math.sqrt(allowed * ratio)
         return 1 - max(allowed, min(allowed + chance, elements / 2)) / elements

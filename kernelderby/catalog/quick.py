@@ -22,7 +22,7 @@ from kernelderby.catalog.traces import check_workload, load_rows
 from kernelderby.catalog.written import OF_ONE_ROW, Columns, as_json, own_bytes
 from kernelderby.errors import DerbyError
 from kernelderby.rows.bulk import QuickOwn, QuickRow, odd_medians
-from kernelderby.rows.measurement import Measurement, Status, correctness_of
+from kernelderby.rows.measurement import FLASHINFER_BENCH_PROTOCOLS, Measurement, Status, correctness_of
 from kernelderby.rows.row import Evaluation, Hardware, KnownEnvironment, Ran, expect_same_libs
 from kernelderby.store.fields import EXPLAINED, Line, agree
 
@@ -81,8 +81,8 @@ class _Batches:
         self.stem, self.workloads, self.place, self.definition = stem, workloads, place, definition
         self.columns = Columns()
         self._ran: dict[bytes, tuple[Ran, str]] = {}
-        self._around: dict[tuple[bytes, tuple[str, ...], bytes], tuple[str, str]] = {}
-        self._placed: set[tuple[str, bool]] = set()
+        self._around: dict[tuple[bytes, tuple[str, ...], bytes], tuple[str, str, object]] = {}
+        self._placed: set[tuple[str, str]] = set()
         self._demands: dict[tuple[bytes, str], Demands] = {}
 
     def take(self, some: Sequence[Line]) -> bool:
@@ -129,13 +129,14 @@ class _Batches:
             raise ValueError("of flashinfer-bench, or of the first protocol")
         agree("", "definition", row.definition, self.stem)
         alone = self._alone(own.environment)
-        gpu, shared = self._environment(bytes(evaluation.environment), own.environment)
+        gpu, shared, empty_us = self._environment(bytes(evaluation.environment), own.environment)
         ran, workload = self._ran.get(text) or self._workload(text)
-        if self.place is not None and (gpu, own.solution_hash is None) not in self._placed:
-            check_place("", _some(gpu, own.solution_hash), self.place, self.definition)
-            self._placed.add((gpu, own.solution_hash is None))
+        if self.place is not None and (gpu, own.protocol) not in self._placed:
+            said = Measurement("", {}, "", own.status, gpu, own.protocol, "")
+            check_place("", said, self.place, self.definition)
+            self._placed.add((gpu, own.protocol))
         if self.definition is not None and own.status is Status.PASSED:
-            self._check_passed(own, (text, gpu), ran)
+            self._check_passed(own, (text, gpu), ran, empty_us)
         return [
             *(number, row.solution, gpu, own.protocol, own.status, own.solution_hash, own.session),
             *(evaluation.timestamp, evaluation.log or "", own.graph_missing or ""),
@@ -153,8 +154,9 @@ class _Batches:
         msgspec.convert(alone, KnownEnvironment)
         return alone
 
-    def _environment(self, evaluated: bytes, environment: dict[str, Raw]) -> tuple[str, str]:
-        """The GPU, and the environment that rows share, as JSON. evaluated: flashinfer-bench's part."""
+    def _environment(self, evaluated: bytes, environment: dict[str, Raw]) -> tuple[str, str, object]:
+        """The GPU, the environment that rows share, as JSON, and its empty_kernel_us. evaluated: flashinfer-bench's
+        part."""
         key = evaluated, tuple(environment), b"\0".join(environment.values())
         found = self._around.get(key)
         if found is None:
@@ -162,18 +164,17 @@ class _Batches:
             msgspec.convert(shared, KnownEnvironment)
             hardware = _decode(evaluated, type=Hardware)
             expect_same_libs(hardware.libs, shared.get("libs"))
-            found = self._around[key] = hardware.hardware, as_json(shared)
+            found = self._around[key] = hardware.hardware, as_json(shared), shared.get("empty_kernel_us")
         return found
 
     def _workload(self, text: bytes) -> tuple[Ran, str]:
         said = _decode(text, type=dict[str, Any])
         ran = msgspec.convert(said, Ran)
-        if ran.uuid in self.workloads:
-            check_workload("", _some("", None, said), self.workloads[ran.uuid])
+        check_workload("", said, self.workloads.get(ran.uuid), self.definition)
         self._ran[text] = ran, as_json(said)
         return self._ran[text]
 
-    def _check_passed(self, own: _Own, key: tuple[bytes, str], ran: Ran) -> None:
+    def _check_passed(self, own: _Own, key: tuple[bytes, str], ran: Ran, empty_us: object) -> None:
         assert self.definition is not None
         if key not in self._demands:
             self._demands[key] = demands_on(self.definition, self.workloads.get(ran.uuid), ran.axes, key[1])
@@ -181,13 +182,8 @@ class _Batches:
         if own.latency_us is not None:
             times.setdefault("eager", own.latency_us)
         ratios = own.correctness.matched_ratio if own.correctness else {}
-        is_ours = own.solution_hash is not None
-        check_passed("", ratios, times, key[1], self.definition, self._demands[key], is_ours=is_ours)
+        is_ours = own.protocol not in FLASHINFER_BENCH_PROTOCOLS
+        check_passed("", ratios, times, key[1], self.definition, self._demands[key], is_ours=is_ours, empty_us=empty_us)
 
 
 _KINDS = 14  # their place among a row's cells
-
-
-def _some(gpu: str, solution_hash: str | None, workload: dict[str, Any] | None = None) -> Measurement:
-    """A row that holds nothing else."""
-    return Measurement("", workload or {}, "", Status.PASSED, gpu, "", "", solution_hash=solution_hash)

@@ -12,7 +12,7 @@ from kernelderby.catalog.model import Definition, Workload
 from kernelderby.catalog.workloads import FRESH, workload_of
 from kernelderby.errors import DerbyError
 from kernelderby.rows.bulk import QuickRow, read_rows
-from kernelderby.rows.measurement import TIME_KINDS, Measurement, Status
+from kernelderby.rows.measurement import FLASHINFER_BENCH_PROTOCOLS, TIME_KINDS, Measurement, Status
 from kernelderby.rows.measurement import Place as Spot
 from kernelderby.store.counts import counted
 from kernelderby.store.fields import Line, agree, decode_json, expect_keys_once, lines_of
@@ -47,8 +47,8 @@ def load_rows(
             )
             agree(where, "definition", row.definition, stem)
             workload = workloads.get(row.uuid)
-            if text not in ran and workload is not None:
-                check_workload(where, row, workload)
+            if text not in ran:
+                check_workload(where, row.workload, workload, definition)
             if place is not None:
                 check_place(where, row, place, definition)
             if definition is not None and row.status is Status.PASSED:
@@ -57,8 +57,11 @@ def load_rows(
                     demands[key] = demands_on(definition, workload, row.workload["axes"], row.gpu)
                 ratios = row.correctness.matched_ratio if row.correctness else {}
                 times = {kind: time.median_us for kind in TIME_KINDS if (time := row.time(kind)) is not None}
-                is_ours = row.solution_hash is not None
-                check_passed(where, ratios, times, row.gpu, definition, demands[key], is_ours=is_ours)
+                is_ours = row.protocol not in FLASHINFER_BENCH_PROTOCOLS
+                empty_us = row.environment.get("empty_kernel_us")
+                check_passed(
+                    where, ratios, times, row.gpu, definition, demands[key], is_ours=is_ours, empty_us=empty_us
+                )
         except DerbyError as error:
             left_out(str(error))
             continue
@@ -121,16 +124,26 @@ def doubled_keys(path: Path) -> Iterator[str]:
             continue
 
 
-def check_workload(where: str, row: Measurement, workload: Workload) -> None:
-    axes = row.workload["axes"]
-    if axes != workload.axes:
+def check_workload(where: str, ran: dict[str, Any], workload: Workload | None, definition: Definition | None) -> None:
+    """DerbyError if what a row ran is not the workload that has its uuid, or none of the definition."""
+    axes, inputs, uuid = ran["axes"], ran["inputs"], ran["uuid"]
+    if workload is not None and axes != workload.axes:
         raise DerbyError(
-            f"{where}: workload.axes: are {axes}, but those of uuid {row.uuid} are {workload.axes}; remove that line"
+            f"{where}: workload.axes: are {axes}, but those of uuid {uuid} are {workload.axes}; remove that line"
         )
-    for name, value in workload.scalars.items():
-        found = row.workload["inputs"].get(name, {}).get("value", value)
+    for name, value in workload.scalars.items() if workload else ():
+        found = inputs.get(name, {}).get("value", value)
         if found != value:
             raise DerbyError(
-                f"{where}: workload.inputs.{name}.value: is {found!r:.40}, but that of uuid {row.uuid} is "
+                f"{where}: workload.inputs.{name}.value: is {found!r:.40}, but that of uuid {uuid} is "
                 f"{value!r}; remove that line"
+            )
+    if definition is None:
+        return
+    variable = {name for name, size in definition.axes.items() if size is None}
+    for field, names, known in (("axes", axes.keys(), variable), ("inputs", inputs.keys(), {*definition.inputs})):
+        if odd := sorted(names - known) or (sorted(known - names) if field == "axes" else []):
+            raise DerbyError(
+                f"{where}: workload.{field}: {odd[0]!r:.60} stands in the row or in {definition.name}, not in both; "
+                "remove that line"
             )

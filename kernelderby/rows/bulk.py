@@ -115,7 +115,7 @@ def _owners(row: QuickRow | None) -> Iterator[tuple[QuickTimes | QuickOwn, float
     if own.samples_us is _NONE:  # empty, as in all rows of protocol 2
         own.samples_us = ()  # type: ignore[assignment]
     else:
-        yield own, own.latency_us if "eager" not in own.times else None
+        yield own, own.latency_us
 
 
 def _odd(timed: Sequence[_Timed], flat: array[float]) -> set[int]:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Raw, Struct
 
 from kernelderby.rows.samples import LEAST_US, MOST_US
-from kernelderby.store.fields import Name, NotNegative, Size, must_be
+from kernelderby.store.fields import Name, NotNegative, Number, Size, must_be
 
 
 class Status(StrEnum):
@@ -75,7 +75,7 @@ Time = Annotated[float, must_be(f"a time from {LEAST_US:g} to {MOST_US:g} us", g
 Round = Annotated[tuple[Time, ...], must_be("a round of at least one time", min_length=1)]
 Rounds = tuple[Round, ...]
 # JSON has no NaN and no infinity: they are written as texts.
-MaybeNumber = float | Literal["NaN", "Infinity", "-Infinity"] | None
+MaybeNumber = Annotated[float, must_be("a number of 0 or more", ge=0)] | Literal["NaN", "Infinity", "-Infinity"] | None
 
 
 class Performance(Struct):
@@ -164,13 +164,15 @@ class Own(Struct):
             raise ValueError("latency_us: a passed row needs a time, and no other has one; measure it again")
         if self.times and self.status is not Status.PASSED:
             raise ValueError(f"times: a row that {self.status.value} has none; measure it again")
+        if self.graph_missing and "graph" in self.times:
+            raise ValueError("graph_missing: says why there is no graph time, but times.graph is one; measure it again")
         if "eager" in self.times and self.latency_us is not None:
             if abs(self.times["eager"].median_us - self.latency_us) > ROUNDING_US:
                 raise ValueError(
                     f"latency_us: is {self.latency_us}, but times.eager.median_us "
                     f"{self.times['eager'].median_us}; measure it again"
                 )
-        elif self.latency_us is not None and self.samples_us:
+        if self.latency_us is not None and self.samples_us:
             _expect_median("latency_us", self.latency_us, self.samples_us)
         busy, eager = self.times.get("busy"), self.times.get("eager")
         if busy and eager:
@@ -178,6 +180,15 @@ class Own(Struct):
         if self.wall_us is not None:
             _expect_within("host_us", self.host_us, "wall_us", self.wall_us)
             _expect_within("latency_us", self.latency_us, "wall_us", self.wall_us)
+
+
+class Clocks(Struct):
+    """The GPU's in one round."""
+
+    sm_mhz: Number | None = None
+    temperature_celsius: Number | None = None
+    power_watts: Number | None = None
+    throttled_by: tuple[str, ...] | None = None
 
 
 class KnownEnvironment(Struct):
@@ -189,6 +200,9 @@ class KnownEnvironment(Struct):
     libs: dict[str, str | None] = {}
     seconds: NotNegative | None = None
     empty_kernel_us: dict[str, NotNegative | None] | None = None
+    gpu_uuid: str | None = None
+    apart: str | None = None  # the solution that was measured alone
+    clocks: tuple[Clocks, ...] | None = None
 
 
 class Ran(Struct):
@@ -238,6 +252,10 @@ def _expect_twins(evaluation: Evaluation, own: Own) -> None:
     if there is not None and here is not None:
         _expect_one("correctness.max_absolute_error", there.max_absolute_error, here.max_absolute_error)
         _expect_one("correctness.max_relative_error", there.max_relative_error, here.max_relative_error)
+        if there.relative_error_norm is not None:
+            _expect_one("correctness.relative_error_norm", there.relative_error_norm, here.relative_error_norm)
+        for name in there.matched_ratio.keys() & here.matched_ratio.keys():
+            _expect_one(f"correctness.matched_ratio.{name}", there.matched_ratio[name], here.matched_ratio[name])
     if isinstance(evaluation.environment, Hardware):  # in a quick.QuickRow it is text
         expect_same_libs(evaluation.environment.libs, own.environment.get("libs"))
 

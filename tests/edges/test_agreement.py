@@ -56,9 +56,55 @@ def expect_left_out(root, words):
         *(
             (
                 lambda row, ratios=ratios: row["measurement"]["correctness"].update(matched_ratio=ratios),
-                ("matched_ratio: says nothing of exact in a passed row, which scale_rows_h4 demands",),
+                ("matched_ratio: lacks exact in a passed row, which scale_rows_h4 demands",),
             )
             for ratios in ({}, {"another": 1.0})
+        ),
+        (
+            partial(own, graph_missing="none", times={"graph": {"median_us": 8, "samples_us": [[8]]}}),
+            ("graph_missing: says why there is no graph time",),
+        ),
+        (
+            partial(own, times={"eager": {"median_us": 8, "samples_us": [[8]]}}, samples_us=[[5.0]]),
+            ("latency_us: is 8, but the median of the samples 5",),
+        ),
+        (
+            partial(evaluation, part="correctness", max_absolute_error=-1),
+            ("max_absolute_error: must be a number of 0",),
+        ),
+        (partial(evaluation, part="correctness", relative_error_norm=5), ("relative_error_norm: is 0.0, but 5",)),
+        (
+            partial(evaluation, part="correctness", matched_ratio={"exact": 0.1}),
+            ("matched_ratio.exact: is 1.0, but 0.1",),
+        ),
+        (
+            partial(environment, empty_kernel_us={"eager": 900.0}),
+            ("eager time is 8 us, but", "empty_kernel_us.eager, 900"),
+        ),
+        *(
+            (partial(environment, **{field: value}), (field, "must be"))
+            for field in ("gpu_uuid", "apart")
+            for value in ([1], {"a": []}, 5)
+        ),
+        *(
+            (partial(environment, clocks=clocks), ("clocks", "must be"))
+            for clocks in (5, [{"sm_mhz": 10**400}], [{"throttled_by": 5}], [{"power_watts": "hot"}])
+        ),
+        (
+            lambda row: row["workload"]["inputs"].update(zzz={"type": "random"}),
+            ("inputs: 'zzz' stands in the row or in",),
+        ),
+        (
+            lambda row: row["workload"].update(uuid="another", axes={"rows": 2, "columns": 3}),
+            ("axes: 'columns' stands in the row or in scale_rows_h4, not in both",),
+        ),
+        (
+            lambda row: (own(row, solution_hash=None), evaluation(row, "environment", hardware="NVIDIA B200")),
+            ("'b200' but the path says 'h200'",),
+        ),
+        (
+            lambda row: (row.pop("measurement"), evaluation(row, "environment", hardware="NVIDIA B200")),
+            ("'b200' but the path says 'h200'",),
         ),
         (partial(environment, driver="another"), ("environment.driver: is another, unlike 3 rows of its session s1",)),
         (partial(environment, empty_kernel_us={"eager": 1.0}), ("empty_kernel_us", "unlike 3 rows")),

@@ -220,6 +220,16 @@ def test_names_of_a_definition(small_set, field):
     assert f"{DEFINITION}: {field}: 40" in run("list", "--root", small_set).err
 
 
+def test_axes_of_one_tensor(small_set):
+    """Also within the bound a product of sizes may fit into no float."""
+    edit(small_set / DEFINITION, lambda one: one["outputs"]["y"].update(shape=["rows"] * 400))
+    assert f"{DEFINITION}: outputs.y.shape: 400 are more than" in run("list", "--root", small_set).err
+    edit(small_set / DEFINITION, lambda one: one["outputs"]["y"].update(shape=["columns"] * 200))
+    edit(small_set / DEFINITION, lambda one: one["axes"]["columns"].update(value=2**53))
+    for verb in ("list", "rank", "roofline", "report"):
+        assert run(verb, "--root", small_set).code in (0, 1)
+
+
 # --------------------------------------------------------------------------------------------------------------- time
 
 
