@@ -89,6 +89,19 @@ def test_wrong_answers_fail(name, how):
     assert verdict.status in (Status.WRONG_VALUES, Status.NOT_A_NUMBER)
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_a_few_heads_of_a_long_context_that_are_left_out_fail(name):
+    """Outputs shrink with the root of the length: in time no element of zeros is far off."""
+    (expected,) = outputs_of(name, inputs_at(name, **LARGER[name]))
+    expected = torch.randn(expected.shape, generator=torch.Generator().manual_seed(0)).mul(32768**-0.5).bfloat16()
+    found = expected.clone()
+    rows = found.view(-1, found.shape[-1])
+    rows[: len(rows) // 16] = 0
+    verdict = compare(CATALOG.definition(name), {"output": found}, {"output": expected})
+    assert verdict.status is Status.WRONG_VALUES and "of its norm" in verdict.message
+    assert min(verdict.correctness.matched_ratio.values()) > 0.9
+
+
 @pytest.mark.parametrize(
     ("name", "how"),
     [
