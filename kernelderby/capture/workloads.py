@@ -8,13 +8,16 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from kernelderby.capture.capture import Capture, CapturedShape
 from kernelderby.catalog import Catalog, Definition
 from kernelderby.catalog.spaces import line_of
 from kernelderby.catalog.workloads import tensor_bytes
 from kernelderby.errors import DerbyError
+from kernelderby.rows.row import Ran
 from kernelderby.shapes.rules import LARGEST, generated_inputs
-from kernelderby.store.fields import read_text
+from kernelderby.store.fields import convert, read_jsonl
 from kernelderby.store.files import read_bytes, write_whole
 
 ORIGIN = "capture"
@@ -71,10 +74,15 @@ def write_set(catalog: Catalog, found: Capture, out: Path, origin: str = ORIGIN)
     return written
 
 
+class _Older(Struct):
+    workload: Ran
+
+
 def _with_older(path: Path, own: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """DerbyError for a broken line: the file is not written anew without it."""
     mine = {each["workload"]["uuid"] for each in own}
-    older = [json.loads(text) for text in read_text(path).splitlines() if text.strip()] if path.is_file() else []
-    return [*(each for each in older if each["workload"]["uuid"] not in mine), *own]
+    older = read_jsonl(path, dict[str, Any]) if path.is_file() else ()
+    return [*(raw for where, raw in older if convert(where, raw, _Older).workload.uuid not in mine), *own]
 
 
 def _copied(catalog: Catalog, definition: Definition, out: Path) -> Iterable[Path]:

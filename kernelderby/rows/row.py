@@ -166,12 +166,9 @@ class Own(Struct):
             raise ValueError(f"times: a row that {self.status.value} has none; measure it again")
         if self.graph_missing and "graph" in self.times:
             raise ValueError("graph_missing: says why there is no graph time, but times.graph is one; measure it again")
-        if "eager" in self.times and self.latency_us is not None:
-            if abs(self.times["eager"].median_us - self.latency_us) > ROUNDING_US:
-                raise ValueError(
-                    f"latency_us: is {self.latency_us}, but times.eager.median_us "
-                    f"{self.times['eager'].median_us}; measure it again"
-                )
+        there = self.times["eager"].median_us if "eager" in self.times else self.latency_us
+        if self.latency_us is not None and abs((there or 0.0) - self.latency_us) > ROUNDING_US:
+            raise ValueError(f"latency_us: is {self.latency_us}, but times.eager.median_us {there}; measure it again")
         if self.latency_us is not None and self.samples_us:
             _expect_median("latency_us", self.latency_us, self.samples_us)
         busy, eager = self.times.get("busy"), self.times.get("eager")

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -163,8 +164,8 @@ def _unknown(data: Any, node: Any, prefix: str) -> Iterator[str]:
 
 
 def unknown_fields(data: Any, kind: type) -> list[str]:
-    """What nobody reads, most often misspelt: "requires.cpus: is no field; did you mean cpu?"."""
-    return list(_unknown(data, _type_info(kind), ""))
+    """What nobody reads, most often misspelt: "requires.cpus: is no field; did you mean cpu?". The first of them."""
+    return [*islice(_unknown(data, _type_info(kind), ""), _NAMED)]
 
 
 @cache

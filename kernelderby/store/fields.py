@@ -13,6 +13,7 @@ import csv
 import json
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypeVar
@@ -146,8 +147,7 @@ def expect_keys_once(where: Path | str, data: bytes) -> None:
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
         if len(found) < len(pairs):
-            names = [name for name, _ in pairs]
-            name = next(name for name in names if names.count(name) > 1)
+            name = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
             raise DerbyError(f"{where}: {name:.60}: stands twice in one object; remove one of them")
         return found
 
@@ -253,8 +253,8 @@ def read_csv(path: Path, kind: type[T]) -> Iterator[tuple[str, T]]:
     reader = csv.DictReader((lines[number - 1] + "\n" for number in numbers), strict=True)
     try:
         names = [*(reader.fieldnames or ())]
-        for name in names:
-            if names.count(name) > 1:
+        for name, count in Counter(names).items():
+            if count > 1:
                 raise DerbyError(f"{path}:{numbers[0]}: {name!r:.60}: names two fields; rename one of them")
         for row in reader:
             where = f"{path}:{numbers[min(reader.line_num, len(numbers)) - 1]}"

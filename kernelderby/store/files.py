@@ -118,15 +118,26 @@ def files_under(folder: Path, ending: str, told: Callable[[str], None], *, hidde
         if not isinstance(error, FileNotFoundError):
             told(f"{error.filename}: cannot be looked into ({reason(error)}); mend its permissions")
 
-    for place, folders, names in os.walk(folder, onerror=unlisted):
-        if not hidden:
-            folders[:] = [name for name in folders if not name.startswith((".", "__pycache__"))]
-            names = [name for name in names if not name.startswith(".")]
-        for name in folders:
-            if os.path.islink(os.path.join(place, name)):
-                told(_NOT_FOLLOWED.format(f"{place}/{name}"))
-        found += [Path(place, name) for name in (*names, *folders) if name.endswith(ending)]
+    waiting = [os.fspath(folder)]
+    while waiting:  # os.walk() calls itself for each level, and a path may have two thousand
+        for each in _entries(waiting.pop(), unlisted):
+            is_folder = _is_folder(each)
+            if not hidden and each.name.startswith((".", "__pycache__") if is_folder else "."):
+                continue
+            if is_folder and each.is_symlink():
+                told(_NOT_FOLLOWED.format(each.path))
+            elif is_folder:
+                waiting.append(each.path)
+            if each.name.endswith(ending):
+                found.append(Path(each.path))
     return sorted(found)
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to itself
+        return False
 
 
 def folders_below(folder: Path, depth: int) -> list[Path]:
@@ -137,11 +148,13 @@ def folders_below(folder: Path, depth: int) -> list[Path]:
     return sorted(found)
 
 
-def _entries(folder: Path) -> list[os.DirEntry[str]]:
+def _entries(folder: Path | str, failed: Callable[[OSError], None] | None = None) -> list[os.DirEntry[str]]:
     try:
         with os.scandir(folder) as entries:
             return [*entries]
-    except OSError:
+    except OSError as error:
+        if failed is not None:
+            failed(error)
         return []
 
 

@@ -686,6 +686,18 @@ def test_out_is_never_the_set_itself_or_a_strangers_folder(tmp_path):
             kernelderby.open(CHECKOUT).capture(file, gain=False, out=out)
 
 
+@pytest.mark.parametrize("line", ['{"a"', "[]", '{"workload": 5}', '{"workload": {"uuid": [1]}}', "null"])
+def test_a_broken_line_in_an_older_capture_stays_with_its_file(tmp_path, monkeypatch, line):
+    monkeypatch.setattr("kernelderby.api.capture._packed", lambda *_: [])
+    file, path = server(tmp_path), tmp_path / "set/workloads/norm/rms_norm.jsonl"
+    kernelderby.open(CHECKOUT).capture(file, gain=False, out=tmp_path / "set")
+    text = f"{path.read_text()}{line}\n"
+    path.write_text(text)
+    with pytest.raises(DerbyError, match="rms_norm.jsonl:2: "):
+        kernelderby.open(CHECKOUT).capture(file, gain=False, out=tmp_path / "set")
+    assert path.read_text() == text
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -1,5 +1,6 @@
 """Files of any size, folders that are missing or unreadable, settings of a machine."""
 
+import contextlib
 import os
 import stat
 import subprocess
@@ -56,6 +57,23 @@ def test_too_little_memory_is_one_line(small_set, monkeypatch):
 
 
 PLACES = ["traces", "solutions", "workloads", "profiles", "traces/h200", "workloads/toy"]
+
+
+@pytest.mark.parametrize("part", ["traces", "solutions", "definitions", "workloads", "profiles"])
+def test_folders_in_folders_a_thousand_deep(small_set, part):
+    """os.walk() calls itself for each, and a checkout may hold them."""
+    names, place = ["a"] * 1200, os.open(small_set, os.O_RDONLY)
+    for name in (*part.split("/"), *names):
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(name, dir_fd=place)
+        inner = os.open(name, os.O_RDONLY, dir_fd=place)
+        os.close(place)
+        place = inner
+    os.close(place)
+    for verb in ("list", "report", "verify"):
+        assert "recursion" not in run(verb, "--root", small_set).err
+    assert run("pack", "--check", "--root", small_set).code in (0, 1)
+    subprocess.run(["rm", "-rf", small_set / part], check=True)  # pytest would call itself, too
 
 
 @pytest.mark.parametrize("place", PLACES)

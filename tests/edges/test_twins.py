@@ -6,6 +6,9 @@ import pytest
 from mutating import run
 from test_strangers import DEFINITION, TRACES, WORKLOADS, D, edit
 
+from kernelderby.errors import DerbyError
+from kernelderby.store.fields import expect_keys_once
+
 FAST = f"solutions/alice/toy/{D}/toy_fast"
 PACKED = f"{FAST}.json"
 
@@ -152,3 +155,19 @@ def test_a_line_break_at_the_end_of_a_word(small_set, without_torch, field, valu
 def test_a_tolerance_that_lets_zeros_or_most_elements_pass(small_set, without_torch, field, value):
     edit(small_set / DEFINITION, lambda one: one["tolerances"][0].update({field: value}))
     assert is_told(small_set, f"tolerances[0].{field}: must be")
+
+
+def test_very_many_keys_are_held_against_each_other_quickly(small_set):
+    many = ",".join(f'"k{number}":1' for number in range(100_000))
+    with pytest.raises(DerbyError, match="k99999: stands twice in one object"):
+        expect_keys_once("a.json", f'{{{many},"k99999":2}}'.encode())
+    path = small_set / "profiles" / "published_importance.csv"
+    path.parent.mkdir()
+    path.write_text(",".join(f"c{number}" for number in range(100_000)) + ",c99999\n1\n")
+    assert "'c99999': names two fields" in run("list", "--root", small_set).err
+
+
+def test_very_many_unknown_fields_are_not_all_told(small_set):
+    path = small_set / f"solutions/alice/toy/{D}/toy_fast/solution.toml"
+    path.write_text(path.read_text() + "".join(f"\n[t{number}]" for number in range(20_000)))
+    assert run("list", "--root", small_set).err.count("is no field") == 16
