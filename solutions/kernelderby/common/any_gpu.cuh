@@ -13,7 +13,7 @@ __device__ __forceinline__ unsigned long long leaves_first() {
   return policy;
 }
 
-// FIRST: under that policy. Not __ldg: memory may be written while the kernel runs.
+// FIRST: with that policy. This is not __ldg, since the memory may be written while the kernel runs.
 template <bool FIRST>
 __device__ __forceinline__ uint4 read(const uint4* from, unsigned long long policy = 0) {
 #ifdef __CUDACC__

@@ -41,8 +41,8 @@ static cudaError_t start_long_attention(const AttentionMaps& maps, const Attenti
     return cudaGetLastError();
 }
 
-// sorted: of several sequences those with most keys first, where there is room for them, and more than an item for each
-// multiprocessor.
+// sorted: several sequences are ordered by their number of keys, most first, if shared memory has room for their order
+// and there is more than one item for each multiprocessor.
 template <typename S>
 static cudaError_t launch_long_attention(const AttentionTensors& tensors, AttentionCall call, bool sorted,
                                          int processors, cudaStream_t stream) {
@@ -86,7 +86,7 @@ static cudaError_t launch_long_attention(const AttentionTensors& tensors, Attent
 
 constexpr float LOG2_E = 1.4426950408889634f;
 
-// The head size of the kernel that takes `head_dim`; 0: none does.
+// The head size of the kernel that takes `head_dim`; 0 if no kernel takes it.
 inline int rounded_head_dim(int head_dim) {
     if (head_dim <= 0 || head_dim % 8 != 0) return 0;
     for (const int size : {64, 72, 80, 96, 128, 192, 256})

@@ -4,8 +4,8 @@
 
 namespace derby {
 
-// All threads, and a barrier after it. Every CTA does it for itself: a wait for the lengths, and as many comparisons as
-// there are sequences.
+// All threads, and a barrier after it. Every CTA does it for itself. It costs a wait for the lengths and, for each
+// sequence of a thread, as many comparisons as there are sequences.
 template <typename S>
 __device__ __forceinline__ void sort_sequences(const AttentionCall& call, SharedMap<S> shared) {
     constexpr int MINE = (S::MOST_SORTED + S::THREADS - 1) / S::THREADS;  // sequences of a thread, at most

@@ -4,8 +4,9 @@
 
 namespace derby {
 
-// Pages of a tile of keys are dealt out to the producer warps: each takes every LOADERS-th, a lane a page. A warp
-// issues its boxes one after the other, and alone takes longer for 32 of them than the tensor cores for the tile.
+// Pages of a tile of keys are dealt out to the producer warps: each takes every LOADERS-th, one page a lane. A warp
+// issues its boxes one after the other: a single warp takes longer to issue 32 of them than the tensor cores take for
+// the tile.
 template <typename S>
 __device__ __forceinline__ int page_in_tile(int warp, int lane) {
     return warp + S::LOADERS * lane;
@@ -36,7 +37,7 @@ __device__ __forceinline__ void load_keys(const CUtensorMap* map, const CUtensor
 template <typename S>
 __device__ __forceinline__ int page_of(const AttentionCall& call, const Tile& tile, int block, int warp, int lane) {
     if constexpr (S::PAGED) {
-        // Pages past the last token: one behind the cache, which TMA fills with zeros.
+        // Pages past the last token get the number of a page behind the cache, which TMA fills with zeros.
         const int index = block * (S::N / PAGE) + min(page_in_tile<S>(warp, lane), S::N / PAGE - 1);
         if (index * PAGE >= tile.keys) return static_cast<int>(call.kv_tokens);
         return call.block_table[static_cast<long long>(tile.sequence) * call.table_width + index];
@@ -44,7 +45,8 @@ __device__ __forceinline__ int page_of(const AttentionCall& call, const Tile& ti
     return 0;
 }
 
-// Queries of the tiles-th item, once those before are read, and the item itself for the consumers.
+// Loads the queries of the tiles-th item once those of the item before have been read, and hands the item to the
+// consumers.
 template <typename S>
 __device__ __forceinline__ void load_queries(const AttentionCall& call, const AttentionMaps& maps, const Tile& tile,
                                              SharedMap<S> shared, int tiles, int lane) {
@@ -84,8 +86,9 @@ __device__ __forceinline__ void produce(const AttentionCall& call, const Attenti
     Ring<S::STAGES> v_ring;
     int tiles = 0, item = blockIdx.x;
     for (int round = 0; item < call.items; ++round) {
-        // The next item's number comes while the last tiles of this one are loaded: nothing may use it before the end.
-        // Not earlier, or a CTA with a long item would have another while others are through with short ones.
+        // The next item's number is fetched while the last tiles of this one are loaded, and nothing may use it before
+        // the end. It is not fetched earlier: a CTA with a long item would then hold a second one while others have run
+        // out of short ones.
         int ticket = 0x3fffffff;  // none
         const auto take = [&]() {
             take_ticket(call.counters, call.items > static_cast<int>(gridDim.x) && warp == 0 && lane == 0, ticket);

@@ -52,7 +52,8 @@ __device__ __forceinline__ void store_rows(const AttentionCall& call, const Tile
     }
 }
 
-// SPLIT: the other warpgroups' sums and products into the first one's. False in warpgroups that have given theirs away.
+// SPLIT: adds the other warpgroups' sums and products to the first one's. Returns false in the warpgroups that have
+// given theirs away.
 template <typename S>
 __device__ __forceinline__ bool merge(float (&o)[S::D / 2], Softmax& softmax, SharedMap<S> shared, int warpgroup,
                                       float scale) {
@@ -95,8 +96,9 @@ __device__ __forceinline__ bool merge(float (&o)[S::D / 2], Softmax& softmax, Sh
 }
 
 
-// A chunk's sums and products go to memory. True in the warpgroup that ends last among the chunks: it has them all
-// together in o and softmax, added in the order of the chunks whichever that is.
+// Writes a chunk's sums and products to memory. Returns true in the warpgroup that ends last among the chunks: its o
+// and softmax then hold all chunks together, added in the chunks' order, so the result does not depend on which one
+// ends last.
 template <typename S>
 __device__ __forceinline__ bool combine(const AttentionCall& call, const Tile& tile, float (&o)[S::D / 2],
                                         Softmax& softmax, SharedMap<S> shared, int warpgroup) {

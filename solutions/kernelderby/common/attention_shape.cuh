@@ -17,8 +17,8 @@ struct AttentionMaps {
     CUtensorMap q, k, v, q_tail, k_tail, v_tail;
 };
 
-// A number that the host knows and the kernel divides 0 <= x < 2^31 by: a multiplication and a shift, where an item's
-// place takes up to eight divisions, one after the other.
+// A divisor that the host knows: the kernel divides 0 <= x < 2^31 by it with a multiplication and a shift, since an
+// item's place takes up to eight divisions, one after the other.
 struct Divisor {
     uint32_t factor;
     int shift;
@@ -39,15 +39,15 @@ struct AttentionCall {
     const int* key_lengths;   // paged: seq_lens [num_seqs]; packed: cu_seqlens_k [num_seqs + 1]
     const int* block_table;   // paged: [num_seqs, table_width]
     __nv_bfloat16* output;    // [num_tokens, heads, head_dim]
-    // Zeros, and zeros again after the call: items given out, CTAs that have ended, then for each warpgroup of each
-    // tile that is cut the chunks that are done.
+    // Counters, zero before the call and zero again after it: items given out, CTAs that have ended, then, for each
+    // warpgroup of each tile that is cut, the chunks that are done.
     int* counters;
     float* partials;          // [tiles that are cut, chunks, warpgroups with rows of their own, 128 * (D / 2 + 4)]
     int num_seqs, table_width, heads, kv_heads;
     int head_dim;             // a multiple of 8, at most D of the kernel: columns past it are zeros
     int pack;                 // query heads of one key head that share a tile: the rows of a tile are tokens x pack
-    // Of cut_tiles tiles, from number first_cut on, the keys are cut into chunks of chunk_blocks blocks, `chunks` at
-    // most: items of work of their own, whose results are put together by the last one.
+    // The keys of cut_tiles tiles, from number first_cut on, are cut into at most `chunks` chunks of chunk_blocks
+    // blocks. Each chunk is an item of work of its own; the one that ends last puts their results together.
     int first_cut, cut_tiles, chunks, chunk_blocks;
     int section_heads;        // heads / pack of them at a time: their keys and values fit the L2
     float scale_log2;         // sm_scale * log2(e)
@@ -78,7 +78,7 @@ struct AttentionShape {
     static constexpr int K_TAIL = STEPS * 16 - WHOLE * SLAB_COLUMNS, V_TAIL = D - WHOLE * SLAB_COLUMNS;
     static constexpr int K_ROW = 2 * STEPS * 16, V_ROW = 2 * D;  // bytes that are loaded of a row
     static constexpr int THREADS = 128 * (WARPGROUPS + 1);
-    // 512 registers a thread of each multiprocessor's 128, shared out by warpgroups.
+    // A multiprocessor has 512 registers for each of 128 threads; the warpgroups share them out.
     static constexpr int PRODUCER_REGISTERS = WARPGROUPS == 3 ? 32 : 24;
     static constexpr int CONSUMER_REGISTERS = WARPGROUPS <= 2 ? 240 : WARPGROUPS == 3 ? 160 : 112;
     static constexpr int Q_SLAB = M * ROW_BYTES, KV_SLAB = N * ROW_BYTES;
@@ -104,8 +104,9 @@ struct AttentionForm {
     int head_dim, keys, warpgroups, stages;
 };
 
-// For many rows of queries: two stages, and as many keys as a thread has registers for scores and weights beside its
-// sums. Three warpgroups where these leave room for 128 keys, or nearly; from 192 columns on shared memory is the limit.
+// For many rows of queries: two stages, and as many keys as a thread has registers for, with their scores and weights
+// beside its sums. Three warpgroups where that leaves room for about 128 keys; from 192 columns on, shared memory is
+// the limit.
 constexpr AttentionForm WIDE_FORMS[] = {{64, 128, 3, 2}, {72, 128, 3, 2}, {80, 112, 3, 2}, {96, 96, 3, 2},
                                         {128, 128, 2, 2}, {192, 112, 2, 2}, {256, 80, 2, 2}};
 // SPLIT, for few rows: small tiles of keys, so that both warpgroups have some; for larger heads registers are too few.
@@ -133,8 +134,8 @@ enum AttentionBarrier {
     COMBINE = 8,       // one warpgroup, 8 + its index
 };
 
-// The same for several sequences, those with most keys first (attention_order.cuh): two words for each of them, and one
-// for the tiles of all.
+// A shape for several sequences, taken with most keys first (attention_order.cuh). Their order takes two words of
+// shared memory for each sequence, and one more for the tiles of all.
 template <typename S>
 struct Sorted : S {
     static constexpr bool SORTED = true;
@@ -155,7 +156,8 @@ struct SharedMap {
     __device__ __forceinline__ uint32_t flag(int warpgroup) const { return tile(2) + 4 * warpgroup; }
     __device__ __forceinline__ uint32_t ticket(int slot) const { return tile(2) + 16 + 4 * slot; }
     __device__ __forceinline__ uint32_t barrier(int index) const { return tile(0) + S::TILE_BYTES + 8 * index; }
-    // Of the sequences in order: the tiles of those before, and at the end of all; the number of each.
+    // For each place in the order: the tiles of the sequences before it (behind the last place, the tiles of all), and
+    // the sequence's number.
     __device__ __forceinline__ uint32_t before(int place) const { return barrier(S::BARRIERS) + 4 * place; }
     __device__ __forceinline__ uint32_t in_order(int place) const { return before(S::MOST_SORTED + 1 + place); }
     __device__ __forceinline__ uint32_t q_full() const { return barrier(0); }

@@ -4,8 +4,8 @@
 
 namespace derby {
 
-// The assembler would wait for the tensor cores first and weigh afterwards. A branch on a value that needs all weights
-// (never taken: x is not negative) keeps it from that.
+// Left alone, the assembler waits for the tensor cores first and computes the weights afterwards. A branch on a value
+// that needs all weights prevents that; it is never taken, since x is not negative.
 __device__ __forceinline__ void after(float x) {
     if (x < 0.0f) __trap();
 }
@@ -22,10 +22,10 @@ __device__ __forceinline__ float quad_sum(float x) {
 
 constexpr float OUTGROWN = 8.0f, LARGE_SUM = 1.1529215e18f;  // powers of two; 2^60
 
-// Of one thread's two rows. Weights are 2^(score scale - origin). Where the origin is a row's largest score, that key's
-// weight is 1, which bfloat16 holds exactly, and its neighbours' lie where bfloat16 is finest: among few keys that is
-// worth 8 % of the error. An origin that is only near does no other harm: weights may lie above 1, and then sums and
-// products need no rescaling.
+// Of one thread's two rows. Weights are 2^(score scale - origin). If the origin is a row's largest score, that key's
+// weight is 1, which bfloat16 holds exactly, and weights just below it lie where bfloat16 is finest: with few keys the
+// error is 8 % smaller. An origin that is only near the largest score does no other harm: weights may then be above 1,
+// and sums and products need no rescaling.
 struct Softmax {
     float largest[2], origin[2], sum[2], rescale[2];
     bool settled;  // the largest scores need not be looked for: every row of the warp has one, and near is near enough
@@ -79,8 +79,8 @@ struct Softmax {
         add_weights(s, scale, sum);
     }
 
-    // Scores to weights, in place. True where products are to be rescaled. outgrown: by what power of two a score may
-    // lie above the origin.
+    // Turns scores into weights, in place. Returns true if products must be rescaled. outgrown: the power of two by
+    // which a score may lie above the origin.
     template <int COUNT>
     __device__ __forceinline__ bool weigh(float (&s)[COUNT], float scale, float outgrown) {
         float top[2];
@@ -92,8 +92,8 @@ struct Softmax {
         return grown;
     }
 
-    // The same without a look at the scores, once settled: a sum that has grown too large says that they have outgrown
-    // the origin. Then again(s) makes the scores once more.
+    // The same without looking at the scores, once settled: a sum that has grown too large shows that they have
+    // outgrown the origin, and again(s) then computes the scores once more.
     template <int COUNT, typename Again>
     __device__ __forceinline__ bool weigh_unseen(float (&s)[COUNT], float scale, bool trusting, Again again) {
         bool grown = !settled;

@@ -29,8 +29,9 @@ __device__ __forceinline__ Tile get_tile(uint32_t from) {
             int(c.x), int(c.y), int(c.z), int(c.w)};
 }
 
-// Work item `index`: in sections of heads; inside, the sequences with most keys first where they are sorted, and the
-// last query rows first, since they see most. False: there is nothing to do.
+// Work item `index`. Items are ordered by section of heads, then by sequence (those with most keys first if they are
+// sorted), then from the last query rows to the first, since the last ones see most keys. Returns false if there is
+// nothing to do.
 template <typename S>
 __device__ __forceinline__ bool find_tile(const AttentionCall& call, SharedMap<S> shared, int index, int lane,
                                           Tile& tile) {
@@ -49,7 +50,7 @@ __device__ __forceinline__ bool find_tile(const AttentionCall& call, SharedMap<S
     const int heads = min(call.section_heads, call.all_heads - first_head);
     const int from_last = divide(inside, heads == call.section_heads ? call.by_section_heads : call.by_last_heads);
     tile.head = (first_head + inside - from_last * heads) * call.pack;
-    // Of a single sequence the host knows the rows: no load that the next one would wait for.
+    // The host knows the rows of a single sequence, so there is no load here that the next load would have to wait for.
     int block = call.query_blocks - 1 - from_last;
     tile.sequence = tile.first_query = tile.first_key = 0;
     if (call.num_seqs == 1) {
@@ -60,8 +61,8 @@ __device__ __forceinline__ bool find_tile(const AttentionCall& call, SharedMap<S
             block = from_last;
             tile.sequence = sequence_of<S>(call, shared, block, lane);
         } else {
-            // Sequence s has the blocks from cu_seqlens_q[s] / tile_tokens + s on: at least as many as it needs.
-            // The warp looks at 32 places at once.
+            // Sequence s has the blocks from cu_seqlens_q[s] / tile_tokens + s on, which are at least as many as it
+            // needs. The warp looks at 32 places at once.
             int low = 0, count = call.num_seqs;
             while (count > 1) {
                 const int step = (count + 31) / 32, place = low + lane * step;
@@ -83,7 +84,8 @@ __device__ __forceinline__ bool find_tile(const AttentionCall& call, SharedMap<S
     tile.token = block * call.tile_tokens;
     int visible = tile.keys;
     if (S::CAUSAL) {
-        // Tiles are counted from the last row on: the one that is not full is the first, which sees least.
+        // Tiles are counted from the last row backwards: the tile that is not full is then the one of the first rows,
+        // which sees fewest keys.
         const int all = divide(tile.queries + call.tile_tokens - 1, call.by_tile_tokens);
         tile.token -= all * call.tile_tokens - tile.queries;
         visible = min(visible, tile.keys - tile.queries + tile.token + call.tile_tokens);

@@ -44,8 +44,8 @@ __device__ __forceinline__ Few& few_shared() {
 #endif
 }
 
-// Scales of x times the weight's, of k blocks [from, to) and the tile's rows, of which x has `rows`: all are asked for at
-// once. x_scale, w_scale: of the tile's first row and of its columns.
+// Scales of x times those of the weight, for k blocks [from, to) and the tile's rows, of which x has `rows`. All loads
+// are issued at once. x_scale, w_scale: of the tile's first row and of its columns.
 __device__ __forceinline__ void read_scales(Few& shared, const float* x_scale, const float* w_scale, int rows,
                                             int k_blocks, int from, int to) {
     const int r = threadIdx.x / 4, q = threadIdx.x % 4;
@@ -104,7 +104,8 @@ __device__ __forceinline__ void store_quad(const FewProblem<Out>& problem, float
     if (r + 8 < problem.m) store_pair(to + size_t(8) * problem.n, sum.z, sum.w);
 }
 
-// Each CTA of the cluster finishes a part of each thread's quads: the others lay theirs into its stages.
+// Each CTA of the cluster finishes a part of each thread's quads; the other CTAs write their sums for that part into
+// its stages.
 template <class Out>
 __device__ __forceinline__ void join(Few& shared, const FewProblem<Out>& problem, const float (&total)[4 * Few::QUADS],
                                      int row, int column) {
@@ -149,7 +150,7 @@ __global__ void __launch_bounds__(Few::THREADS, 2)
         if (threadIdx.x % WARP == 0) {
             PipelineState<Few::STAGES> at;
             for (int k = from; k < to; ++k, at.next()) {
-                // Rows of a box that x does not have are zeros; rows that no box reaches are not stored.
+                // Rows of a box that x does not have are read as zeros; rows that no box reaches are not stored.
                 const uint32_t full = shared.ring.acquire(at, (problem.x_box + Few::COLUMNS) * ROW_BYTES);
                 tma_load(shared_address(shared.w[at.stage]), &w_map, full, k * BLOCK, column);
                 tma_load(shared_address(shared.x[at.stage]), &x_map, full, k * BLOCK, row);

@@ -22,8 +22,8 @@ enum TileBarrier {
     OPERANDS_READ = 4,   // one warpgroup, number 4 + its index: all its warps are done with x
 };
 
-// A form, and where its output waits to be stored: each warp has room for SLABS boxes, and keeps the last HELD stages
-// for more.
+// A form, and where its output waits to be stored: each warp has room of its own for SLABS boxes, and keeps the last
+// HELD stages for more boxes.
 template <class Form_, int SLABS_, int HELD_ = 0>
 struct Plan : Form_ {
     using Out = float;
@@ -107,8 +107,8 @@ __device__ void load_scales(Shared<F>& shared, const Problem& problem) {
     }
 }
 
-// A warp's place for boxes of output: its own shared memory, and in the HELD stages that it has not released the rows
-// of x that were its own: HALVES boxes of the same size in each.
+// A warp's places for boxes of output: its own shared memory, and, in the HELD stages that it has not released, the
+// rows of x that were its own, which have room for HALVES boxes of the same size in each stage.
 template <class F, int HALVES, int HELD>
 struct Boxes {
     static constexpr int COUNT = HELD * HALVES + F::SLABS;
@@ -122,8 +122,9 @@ struct Boxes {
             held[i] = shared_address(shared.ring.x[(step - HELD + i) % F::STAGES]) +
                       (warp / 4 * HALVES * 4 + warp % 4) * BOX;
     }
-    // Stores that may still be read when the tile's box `turn` is written: those after the box that lay there before.
-    // Where stages are kept, and before tiles of another size, all are waited for at the start.
+    // How many stores may still be reading shared memory when the tile's box `turn` is written: those issued after the
+    // box that was in the same place before. Where stages are kept, and before tiles of another size, the warp waits
+    // for all stores at the start.
     static __host__ __device__ constexpr int pending(int turn) {
         const int last = turn + COUNT * ((TURNS - 1 - turn) / COUNT);  // in the tile before
         const int since = turn < COUNT ? TURNS - last + turn : COUNT;
@@ -148,8 +149,8 @@ __device__ __forceinline__ void add_scaled(float (&sum)[64], const float (&produ
 // before are released as soon as they have been stored.
 //
 // Between two products of a warpgroup lie 64 multiply-adds and the instructions that start the next product. If these take
-// longer than the other warpgroup's product, the tensor cores wait. So the loop has no branch but its own, the compiler
-// sees that a descriptor's parts are the same in all lanes, and two blocks are unrolled.
+// longer than the other warpgroup's product, the tensor cores wait. So the loop has no branch but its own, a
+// descriptor's parts are written so that the compiler sees that all lanes have the same, and two blocks are unrolled.
 template <class F, int HALVES, int HELD>
 __device__ __forceinline__ void multiply(Shared<F>& shared, const Problem& problem, uint32_t step,
                                          float (&total)[HALVES][64]) {
@@ -222,8 +223,8 @@ __device__ __forceinline__ void bulk_wait_group_read(int pending) {
     }
 }
 
-// 16 rows of 32 columns in float32, 16 registers. That odd rows write their 8 columns in another order keeps four rows
-// that are written at once on different banks.
+// 16 rows of 32 columns in float32, 16 registers. Odd rows write their 8 columns in another order, so that the four
+// rows that are written at once lie on different banks.
 __device__ __forceinline__ void fill_box(uint32_t box, const float* d, float*) {
     const int lane = threadIdx.x % WARP, r = lane / 4, q = lane % 4;
     const bool odd = r & 1;
@@ -238,8 +239,8 @@ __device__ __forceinline__ void fill_box(uint32_t box, const float* d, float*) {
         }
 }
 
-// Of 64 columns in bfloat16, 32 registers. A lane names row lane % 8 of 8 x 8 values: upper rows, lower ones, and both
-// again 8 columns on.
+// 16 rows of 64 columns in bfloat16, 32 registers. Each lane gives the address of row lane % 8 of a matrix of 8 x 8
+// values: the upper rows, the lower ones, and both again 8 columns further.
 __device__ __forceinline__ void fill_box(uint32_t box, const float* d, __nv_bfloat16*) {
     const int lane = threadIdx.x % WARP;
     const uint32_t row = box + lane % 16 * 128;

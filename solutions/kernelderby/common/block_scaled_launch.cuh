@@ -37,9 +37,9 @@ cudaError_t start(const Call& call) {
 }
 
 // Plans by the numbers that block_scaled_choice.py calls them, widest first: a wide tile reads each operand fewer times,
-// small ones fill the GPU where a shape has few. 0 and 1 share x in clusters of two and leave registers for 128 or 64 rows
-// of sums a warpgroup; 3 and 4 give a tile's k blocks to both warpgroups, for shapes of few tiles, and 4 shares the weight.
-// As: the plan itself, or ToBf16 of it.
+// small ones fill the GPU where a shape has few. Plans 0 and 1 share x in clusters of two and leave registers for 128
+// or 64 rows of sums a warpgroup. Plans 3 and 4 spread a tile's k blocks over both warpgroups, for shapes of few tiles;
+// 4 also shares the weight. As: the plan itself, or ToBf16 of it.
 template <template <class> class As>
 cudaError_t start_variant(const Call& call, int variant) {
     switch (call.k_blocks < 3 ? 3 : variant) {  // a stage may be kept for the output: there must be others

@@ -20,7 +20,7 @@ __device__ __forceinline__ T& in_block(T& mine, int rank) {
   return *static_cast<T*>(__cluster_map_shared_rank(&mine, rank));
 }
 
-// Everything written before it by any thread of the cluster is seen after it by all.
+// After it, all threads of the cluster see everything that any of them wrote before it.
 __device__ __forceinline__ void cluster_sync() {
   __cluster_barrier_arrive();
   __cluster_barrier_wait();

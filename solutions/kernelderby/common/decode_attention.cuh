@@ -2,12 +2,12 @@
 // heads of a group) fit 8 or 16, contexts have any length.
 //
 // One CTA a multiprocessor. All pages of all sequences are laid end to end, once for every `together` key heads, and
-// each CTA takes an equal stretch of them, whatever the lengths are: they are summed up on the GPU. Where it costs little,
-// stretches begin anew with every sequence and head group. A warp takes a page of one key head at a time, and warps of
-// neighbouring heads read neighbouring memory. Pages come into places of shared memory that are the warp's own, as many
-// ahead as fit, over the ends of sequences too. Where a sequence's pages go to several CTAs, each leaves its part in
-// memory, and the last to come adds all of them in their order; of more than 64, the last of 16 neighbours adds theirs,
-// and the last of these sixteens adds those: deterministic.
+// each CTA takes an equal stretch of them, whatever the lengths are (the GPU sums them up). Where it costs little,
+// every sequence and head group begins with a new stretch. A warp takes a page of one key head at a time, and warps of
+// neighbouring heads read neighbouring memory. Each warp loads pages into its own places in shared memory, as many
+// ahead as fit, and goes on across the ends of sequences. Where a sequence's pages go to several CTAs, each leaves its
+// part in memory, and the last one to finish adds all parts in their order. If there are more than 64 parts, the last
+// of each 16 neighbours adds theirs, and the last of all adds these sums. The result is deterministic.
 // A file that defines DECODE_ONE_QUERY before it includes this has one query token a sequence: no first_rows, and zeros
 // for a sequence without a token.
 // Constraints: sm_90a; head_dim 64, 128 or 256; query tokens of a sequence times query heads of a group at most 16; pages
@@ -24,7 +24,7 @@ constexpr bool ONE_QUERY = true;
 #else
 constexpr bool ONE_QUERY = false;
 #endif
-// Parts that one CTA adds at a time: all, where there are no more than these, or else as many neighbours.
+// Up to MOST_PARTS parts are added by one CTA; of more, first those of NEIGHBOURS neighbours by a CTA each.
 constexpr int MOST_PARTS = 64, NEIGHBOURS = 16;
 
 struct Arguments {
@@ -46,8 +46,8 @@ struct Decode {
     static_assert(D % 64 == 0 && D <= 256, "dimensions lie as 2 x 8 x 4 in each 64");
     static_assert(NT <= 2 && WARPS <= 8 && PLACES >= 2, "a page is read while the next one comes");
 
-    // Four dimensions at place `at`: 64 j + 8 quad + 4 half at 16 j + 8 half + quad. The one more keeps the warps' stores
-    // off each other's banks.
+    // outputs: the four dimensions from 64 j + 8 quad + 4 half on lie at place 16 j + 8 half + quad. The additional
+    // place of a row keeps the warps' stores off each other's banks.
     struct Shared {
         uint4 keys[WARPS][PLACES][PAGE * VECTORS], values[WARPS][PLACES][PAGE * VECTORS];
         float4 outputs[WARPS][ROWS][FOURS + 1];
@@ -81,10 +81,11 @@ struct Decode {
         return asked ? (__ldg(given.lengths + sequence) + PAGE - 1) / PAGE : 0;
     }
 
-    // The same, as they are laid out: where stretches begin anew with every sequence and head group, whole ones.
+    // The same, as they are laid out: rounded up to whole stretches where every sequence and head group begins with a
+    // new one.
     __device__ __forceinline__ int laid(int pages) { return even ? (pages + chunk - 1) / chunk * chunk : pages; }
 
-    // upto: `own` of this thread and those before. all: of all threads.
+    // upto: the sum of `own` over this thread and those before it. all: over all threads.
     __device__ __forceinline__ void sum_up(int own, int& upto, int& all) {
         upto = own;
 #pragma unroll
@@ -103,8 +104,8 @@ struct Decode {
         }
     }
 
-    // Pages of all sequences and key heads; sets chunk, shared.sequence and shared.before: where this CTA begins, and
-    // the pages before that sequence.
+    // Returns the pages of all sequences and key heads. Sets chunk, shared.sequence (where this CTA begins) and
+    // shared.before (the pages before that sequence).
     __device__ __forceinline__ int lay_out_pages(int head_groups) {
         const int each = (given.sequences + THREADS - 1) / THREADS, from = min(int(threadIdx.x) * each, given.sequences);
         const int to = min(from + each, given.sequences);
@@ -115,7 +116,8 @@ struct Decode {
         const int equal = max((all * head_groups + ctas - 1) / ctas, least);
         chunk = equal;
         if (groups > 1 && groups <= min(ctas, THREADS)) {
-            // As many CTAs for each sequence and head group: none has two of them, and fewer add their parts.
+            // The same number of CTAs for each sequence and head group: no CTA then has two of them, and fewer have to
+            // add their parts.
             chunk = max((all + given.sequences * (ctas / groups) - 1) / (given.sequences * (ctas / groups)), least);
             int upto_laid, all_laid;
             even = chunk <= equal + equal / 16;
@@ -221,14 +223,14 @@ struct Decode {
         cp_async_wait_group<0>();
     }
 
-    // Of a warp. sums[n][4 j + i]: dimensions 64 j + 8 quad + 2 i (x, y) and the next (z, w), rows 8 n + 2 corner (x, z)
-    // and the next (y, w), as most and sum, which is still to be summed over the lanes of a corner. hidden: tokens at
-    // the sequence's end that the row does not see.
+    // Of a warp. sums[n][4 j + i]: dimensions 64 j + 8 quad + 2 i (x, y) and the next (z, w), rows 8 n + 2 corner (x,
+    // z) and the next (y, w). most and sum have the same rows; sum must still be added up over the lanes of a corner.
+    // hidden: tokens at the sequence's end that the row does not see.
     float4 sums[NT][D / 16];
     float most[NT][2], sum[NT][2];
     int hidden[NT][2];
 
-    // The warp's pages of the piece, from `place` on: their outputs and statistics into shared memory.
+    // Attends to the warp's pages of the piece, from `place` on, and leaves outputs and statistics in shared memory.
     __device__ __forceinline__ void attend(const Piece& piece, int& place) {
         const int head = piece.heads + warp % given.together, rows = piece.queries * given.group;
         uint4 query[NT][D / 32];
@@ -354,7 +356,8 @@ struct Decode {
         *reinterpret_cast<uint2*>(to + at / 16 * 64 + at % 8 * 8 + at / 8 % 2 * 4) = words;
     }
 
-    // Parts in memory: outputs of all slots; statistics of all slots; statistics of what was added in place.
+    // Parts in memory: first the outputs of all slots, then their statistics, then the statistics of what was added in
+    // place.
     __device__ __forceinline__ float4* outputs_of(int slot, int head, int row) {
         return reinterpret_cast<float4*>(given.partials) +
                (static_cast<long long>(slot) * given.together + head) * (ROWS * FOURS) + row * FOURS;
@@ -389,13 +392,13 @@ struct Decode {
         return shared.last;
     }
 
-    // The warps' parts of a piece, and of several CTAs' pieces.
+    // Adds the warps' parts of a piece, then the parts of several CTAs.
     __device__ __forceinline__ void put_together(const Piece& piece) {
         __syncthreads();
         const bool whole = piece.count == piece.pages;
         const int first = piece.start / chunk, parts = (piece.start + piece.pages - 1) / chunk - first + 1;
         const int part = blockIdx.x - first;
-        // A CTA has two at most: one that others began, and one that others end.
+        // A CTA has at most two such parts: one of a sequence that others began, and one of a sequence that others end.
         auto slot_of = [&](int which) { return 2 * (first + which) + (which == 0); };
         for_each_four(piece, [&](int head, int row, int at) {
             float2 both = {-INFINITY, 0};
@@ -436,8 +439,8 @@ struct Decode {
         }
     }
 
-    // Adds the parts in `count` slots, at most MOST_PARTS, whose statistics lie `step` slots further: into the output,
-    // or in place into slot `to`, of statistics into `to` + 2 gridDim.x.
+    // Adds the parts in `count` slots, at most MOST_PARTS, whose statistics lie `step` slots further. The sum goes to
+    // the output, or in place to slot `to` and its statistics to slot `to` + 2 gridDim.x.
     template <typename Slot>
     __device__ __forceinline__ void merge(const Piece& piece, int count, Slot slot, int step, int to) {
         if (piece.queries * given.group * given.together * FOURS > THREADS)
@@ -447,8 +450,8 @@ struct Decode {
         __syncthreads();  // the next piece's outputs go where the factors lie
     }
 
-    // IT fours a thread at a time, of which AT_ONCE parts are on their way together, the first ones before their factors
-    // are known.
+    // A thread adds IT fours at a time. AT_ONCE parts of them are on their way together, the first ones before their
+    // factors are known.
     template <int IT, int AT_ONCE, typename Slot>
     __device__ __forceinline__ void add_parts(const Piece& piece, int count, Slot slot, int step, int to) {
         const int rows = piece.queries * given.group, items = rows * given.together * FOURS;
@@ -513,7 +516,7 @@ struct Decode {
 
     static constexpr int ODD = WARPS * ROWS + 1;  // keeps a row's factors off each other's banks
 
-    // Every part's factor, and their sum: a warp a row, a lane every 32nd part.
+    // Every part's factor, and the sum of weights over all parts: each warp takes a row, each lane every 32nd part.
     template <typename Slot>
     __device__ __forceinline__ void weigh_parts(int count, Slot slot, int step, int rows, float* factors, float2* wholes) {
         constexpr int EACH = MOST_PARTS / 32;

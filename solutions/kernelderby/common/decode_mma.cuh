@@ -1,5 +1,5 @@
-// What the decode kernels of attention share: tensor core products of m16n8k16 in bfloat16 and bits of softmax. Tests put
-// another file in its place, which has the functions of ptx.cuh and tma.cuh too, and run the kernels on a CPU.
+// What the decode kernels of attention share: tensor core products of m16n8k16 in bfloat16 and bits of softmax. Tests
+// replace it by a file that also has the functions of ptx.cuh and tma.cuh, and run the kernels on a CPU.
 //
 // Scores and outputs are computed transposed, since a group has few query heads: tokens (or dimensions) fill the 16 rows
 // of a product and up to 8 query heads its 8 columns. A lane is called by quad = lane / 4 and corner = lane % 4.
@@ -23,7 +23,7 @@ __device__ __forceinline__ void multiply(float4& accumulator, uint32_t a0, uint3
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-// Over the lanes of one corner, that is over the rows of an accumulator.
+// The largest, or the sum, over the lanes of one corner: over the rows of an accumulator.
 __device__ __forceinline__ float most_of_rows(float x) {
 #pragma unroll
   for (int step = 4; step < 32; step *= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, step));

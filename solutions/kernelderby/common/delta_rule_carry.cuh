@@ -1,14 +1,14 @@
 // The state of the gated delta rule over the chunks of a sequence, and the outputs: after delta_rule_prepare.cuh.
 //
-// A block carries 64 columns of a head's state. It stands turned over, [value, key], as the accumulators of one warpgroup,
-// so that as bf16 it is the left operand of k S as it lies, and the corrections are that of T and of the update: nothing
-// goes through shared memory between these products, each of which waits for the one before. A second warpgroup makes the
-// outputs of a chunk, q S + P c, while the first one is at the next: it finds S and c in shared memory. A warp of its own
-// loads two chunks ahead.
+// A block carries 64 columns of a head's state. It is held transposed, [value, key], in the accumulators of one
+// warpgroup. Rounded to bf16 it is then, as it lies, the left operand of the product k S; likewise the corrections are
+// the left operand of the products with T and of the update. So nothing goes through shared memory between these
+// products, each of which waits for the one before. A second warpgroup computes the outputs of a chunk, q S + P c, from
+// S and c in shared memory while the first one works on the next chunk. A warp of its own loads two chunks ahead.
 // A long sequence with few blocks is cut into segments. A segment turns the state S at its start into decay S + C S + E.
-// A first kernel carries the first segment. For the others it computes C (from the identity, without values) and E (from
-// zeros); a warpgroup then has half of the columns. A second kernel takes each segment's start from those before it, and
-// carries it.
+// A first kernel carries the first segment. For the others it computes C (from the identity, without values) and E
+// (from zeros), half of the columns in each warpgroup. A second kernel computes each segment's starting state from the
+// segments before it and carries it through the segment.
 // Constraints: sm_90a, key_dim and value_dim 128, all tensors at addresses that 16 divides.
 #pragma once
 #include "delta_rule_prepare.cuh"
@@ -18,10 +18,11 @@ namespace derby {
 
 constexpr int CARRY_STAGES = 3, CARRY_GROUP = STATE_GROUP, CARRY_THREADS = 2 * CARRY_GROUP + 32;
 
-// Hardware barriers, by whose threads they hold together; 0 is __syncthreads's.
+// Hardware barriers, named by the threads that meet at them; 0 is __syncthreads's.
 enum CarryBarrier { FIRST_GROUP = 1, SECOND_GROUP = 2 };
 
-// What a block works on: a segment of a sequence for a head; 64 columns from column0 on of its state, or all of C or E.
+// What a block works on: a segment of a sequence for one head, with 64 columns of its state from column0 on, or with
+// all of C or E.
 enum class Start : int { NONE, STATE, IDENTITY, ZEROS };
 struct CarryPart {
     int sequence, head, column0, chunks, place;  // place: of the first chunk
@@ -53,7 +54,8 @@ struct CarryCall {
     float *ends, *decays;  // [segments, v_heads]: E, turned as in registers, and decay; C is behind `changes`
 };
 
-// Segments of all sequences have places in one list: a sequence's from here on, and no two sequences share one.
+// Segments of all sequences have places in one list. A sequence's places begin here, and no two sequences share a
+// place.
 __host__ __device__ __forceinline__ int segment_places(int chunks, int sequences, int length) {
     return chunks / length + sequences;
 }
@@ -85,7 +87,7 @@ __device__ __forceinline__ CarryPart find_part(const CarryCall& call) {
     return part;
 }
 
-// C of the segments from 1 on up to this one, then its chunks; one thread.
+// One thread: loads C of the segments from the second up to this one, then this segment's chunks.
 __device__ __forceinline__ void load_chunks(const CarryCall& call, CarryShared& shared, const CarryPart& part) {
     const DeltaRule& problem = call.problem;
     const int group = part.head / (problem.v_heads / problem.q_heads);
@@ -97,7 +99,7 @@ __device__ __forceinline__ void load_chunks(const CarryCall& call, CarryShared& 
             tma_load(to + half * 2 * TILE_BYTES, &call.changes, full, half * HALF, 0,
                      ((part.first_segment + segment) * problem.v_heads + part.head) * DELTA_DIM);
     }
-    // Where a block has all of E, the values of the other half lie in the place of the queries.
+    // If a block computes all of E, the values of the other half lie where the queries would be.
     const int bytes = sizeof(CarryStage) - (part.start == Start::ZEROS ? TILE_BYTES : part.start == Start::IDENTITY ? 3 * TILE_BYTES : 0);
     for (int chunk = 0; chunk < part.chunks; ++chunk, at.next(), record += problem.v_heads) {
         const uint32_t full = shared.ring.acquire(at, bytes);
@@ -118,7 +120,8 @@ __device__ __forceinline__ void load_chunks(const CarryCall& call, CarryShared& 
     }
 }
 
-// Rows of keys and values from `count` on are another sequence's, or nothing: zeros. First warpgroup.
+// First warpgroup: makes zeros of the rows of keys and values from `count` on, which belong to another sequence or hold
+// nothing.
 __device__ __forceinline__ void clear_rows(const CarryStage& stage, int count) {
     const uint32_t tiles[3] = {shared_address(stage.k), shared_address(stage.k) + TILE_BYTES, shared_address(stage.v)};
     for (int row = count + threadIdx.x / 8; row < CHUNK; row += CARRY_GROUP / 8) {
@@ -129,7 +132,8 @@ __device__ __forceinline__ void clear_rows(const CarryStage& stage, int count) {
     named_barrier_sync(FIRST_GROUP, CARRY_GROUP);
 }
 
-// State from a chunk's start to its end; values: a tile. HANDS_OVER: the first warpgroup to the second one. Returns decay.
+// Carries the state from a chunk's start to its end; values: a tile. HANDS_OVER: the first warpgroup hands state and
+// corrections to the second one. Returns the decay.
 template <bool HANDS_OVER, bool VALUES>
 __device__ __forceinline__ float advance(CarryShared& shared, const CarryStage& stage, uint32_t values_tile, float* state,
                                          const PipelineState<1>& handed) {
@@ -246,7 +250,7 @@ __device__ __forceinline__ void carry_change(const CarryCall& call, CarryShared&
     }
 }
 
-// Second warpgroup: the outputs of a chunk into `tile`, for a thread a row of pairs of columns.
+// Second warpgroup: writes the outputs of a chunk into `tile`; each thread has rows of pairs of columns.
 __device__ __forceinline__ void make_outputs(CarryShared& shared, const CarryStage& stage, uint32_t tile,
                                              const PipelineState<1>& handed) {
     const int lane = threadIdx.x % 32, row = (threadIdx.x - CARRY_GROUP) / 32 * 16 + lane / 4;
@@ -288,7 +292,7 @@ __device__ __forceinline__ void make_outputs(CarryShared& shared, const CarrySta
     }
 }
 
-// Second warpgroup, outputs of a chunk: whole ones by TMA, the first rows of others one by one.
+// Second warpgroup: stores the outputs of a chunk, of a whole one by TMA, else its first rows one by one.
 __device__ __forceinline__ void store_outputs(const CarryCall& call, uint32_t tile, const CarryPart& part, int token,
                                               int count) {
     const int thread = threadIdx.x - CARRY_GROUP;
@@ -308,7 +312,7 @@ __device__ __forceinline__ void store_outputs(const CarryCall& call, uint32_t ti
     }
 }
 
-// First warpgroup: the state over a segment.
+// First warpgroup: carries the state through a segment.
 template <bool KEY_MAJOR, bool FIRST>
 __device__ __forceinline__ void carry_state(const CarryCall& call, CarryShared& shared, const CarryPart& part) {
     const DeltaRule& problem = call.problem;
@@ -342,7 +346,7 @@ __device__ __forceinline__ void carry_state(const CarryCall& call, CarryShared& 
     }
 }
 
-// Second warpgroup: the outputs over a segment.
+// Second warpgroup: computes the outputs of a segment.
 __device__ __forceinline__ void carry_outputs(const CarryCall& call, CarryShared& shared, const CarryPart& part) {
     PipelineState<CARRY_STAGES> at;
     PipelineState<1> handed;
@@ -362,7 +366,8 @@ __device__ __forceinline__ void carry_outputs(const CarryCall& call, CarryShared
 }
 
 // Blocks: segment, head, half of the columns; two of a segment and head. KEY_MAJOR: a state lies [key_dim, value_dim]; else
-// [value_dim, key_dim]. FIRST: all first segments, and C and E of those between; else all others.
+// [value_dim, key_dim]. FIRST: carries all first segments, and computes C and E of those between first and last; else
+// carries all others.
 template <bool KEY_MAJOR, bool FIRST>
 __global__ void __launch_bounds__(CARRY_THREADS, 1) derby_delta_rule_carry(const __grid_constant__ CarryCall call) {
     auto& shared = dynamic_shared<CarryShared>();
@@ -381,7 +386,8 @@ __global__ void __launch_bounds__(CARRY_THREADS, 1) derby_delta_rule_carry(const
         wait_for_previous_kernel();  // or this grid might end before the one that it depends on
         return;
     }
-    // The same in all lanes, as the compiler sees: in a branch that lanes could part in, products run one by one.
+    // The same in all lanes, in a way that the compiler sees: in a branch where lanes could diverge, products would run
+    // one by one.
     const int group = __shfl_sync(0xffffffffu, threadIdx.x / CARRY_GROUP, 0);
     if (!FIRST || group == 2) wait_for_previous_kernel();
     if (group == 2) {

@@ -29,15 +29,15 @@ struct DeltaRule {
 
 __device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + __expf(-x)); }
 
-// Log of the share of the state that a token keeps: -exp(A_log) softplus(a + dt_bias), softplus(x) being x above 20. In
-// float32 exp(-128) is 0 already; sums of minus infinity would have no differences.
+// Log of the share of the state that a token keeps: -exp(A_log) softplus(a + dt_bias), softplus(x) being x above 20. At
+// least -128: in float32 exp(-128) is already 0, and sums of minus infinity would have no differences.
 __device__ __forceinline__ float log_decay(float A_log, float dt_bias, __nv_bfloat16 a) {
     const float x = __bfloat162float(a) + dt_bias, log = -__expf(A_log) * (x > 20.0f ? x : log1pf(__expf(x)));
     return log < -128.0f ? -128.0f : log;
 }
 
-// A quarter of a head's state (`part`: of all heads') from the initial to the final pool, unless a sequence has that slot.
-// By a block of THREADS.
+// Copies a quarter of a head's state (`part`: counted over all heads) from the initial to the final pool, unless a
+// sequence has that slot. By a block of THREADS.
 template <int THREADS>
 __device__ __forceinline__ void copy_unused(const DeltaRule& problem, int slot, int part) {
     bool used = false;

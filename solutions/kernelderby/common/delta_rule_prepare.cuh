@@ -1,9 +1,10 @@
-// What a chunk of the gated delta rule needs no state for: gates, lengths, the inverse of its WY form, its scores.
+// The part of a chunk of the gated delta rule that needs no state: gates, lengths, the inverse of its WY form, its
+// scores.
 //
 // A chunk's corrections c follow from the state S at its start by c = T (v - exp(g) k S), with T = (1 + A)^-1 beta and
 // A_ij = beta_i exp(g_i - g_j) k_i k_j for j < i; its outputs are exp(g) q S + P c, with P_ij = exp(g_i - g_j) q_i k_j for
-// j <= i. A block makes T, P and the factors of rows of one chunk and head; delta_rule_carry.cuh uses them. Keys and
-// queries go into products as they are: their lengths are factors of rows and columns.
+// j <= i. A block computes T, P and the factors of the rows of one chunk and head; delta_rule_carry.cuh uses them. Keys
+// and queries go into products without being normalized first: their lengths are factors of rows and columns.
 // Constraints: sm_90a, key_dim 128, all tensors at addresses that 16 divides.
 #pragma once
 #include "delta_rule_gates.cuh"
@@ -16,7 +17,8 @@ struct ChunkRecord {
     float of_k[CHUNK], of_q[CHUNK], to_end[CHUNK], of_state[CHUNK];
 };
 
-// Chunks of all sequences have places in one list: a sequence's from first() on, and no two sequences share one.
+// Chunks of all sequences have places in one list. A sequence's places begin at first(), and no two sequences share a
+// place.
 struct ChunkPlace {
     int sequence, first, count;  // first token; tokens, or 0: nothing is there
 };
@@ -37,7 +39,7 @@ __host__ __device__ __forceinline__ int chunk_places(int tokens, int sequences) 
 
 constexpr int PREPARE_THREADS = 128, SYSTEM_STRIDE = CHUNK + 4, SCRATCH_STRIDE = 36;
 
-// What is needed at different times lies in one place, so that five blocks share a multiprocessor.
+// Data that is needed at different times shares memory, so that five blocks fit on a multiprocessor.
 struct PrepareShared {
     union {
         uint8_t q[2 * TILE_BYTES];               // until the products are made
@@ -54,7 +56,7 @@ struct PrepareShared {
 static_assert(offsetof(PrepareShared, k) % 1024 == 0, "tiles are 1024-byte aligned");
 static_assert(sizeof(float[32][SCRATCH_STRIDE]) <= sizeof(ChunkRecord::solve), "P lies behind");
 
-// One warp: the sums of the log decays, and beta; 0 behind the chunk's last token.
+// One warp: computes the running sums of the log decays, and beta; both are 0 behind the chunk's last token.
 __device__ __forceinline__ void gather_gates(PrepareShared& shared, const DeltaRule& problem, int head,
                                              const ChunkPlace& chunk) {
     const int lane = threadIdx.x % 32;
@@ -78,7 +80,8 @@ __device__ __forceinline__ void gather_gates(PrepareShared& shared, const DeltaR
     shared.beta[2 * lane] = betas[0], shared.beta[2 * lane + 1] = betas[1];
 }
 
-// 1 / length of the rows of q (scaled) and k: a warp finds the products of its 16 rows with each other, whose diagonal it is.
+// 1 / length of the rows of q (scaled) and k. A warp multiplies its 16 rows with each other; the squares of the lengths
+// are the diagonal of that product.
 __device__ __forceinline__ void find_lengths(PrepareShared& shared) {
     const int lane = threadIdx.x % 32, first = threadIdx.x / 32 * 16, row = lane / 4;
     const uint32_t tiles[2] = {shared_address(shared.q), shared_address(shared.k)};
@@ -122,7 +125,8 @@ __device__ __forceinline__ void invert_diagonal(PrepareShared& shared) {
     }
 }
 
-// Two floats as bf16, and their remainders: three products of these give one of float32, except for 2^-16.
+// Two floats as bf16, and what rounding left over as bf16 too: three products of these give a float32 product to within
+// 2^-16.
 __device__ __forceinline__ void split_pair(float x, float y, uint32_t& high, uint32_t& low) {
     high = pack_bf16(x, y), low = pack_bf16(x - low_half(high), y - high_half(high));
 }
@@ -217,7 +221,7 @@ __device__ __forceinline__ void spread_scores(PrepareShared& shared, const float
     }
 }
 
-// T and the factors of rows.
+// Writes T and the factors of the rows.
 __device__ __forceinline__ void fill_record(PrepareShared& shared, int count) {
     const int row = threadIdx.x / 2, half = threadIdx.x % 2;
     const uint32_t solve = shared_address(shared.record.solve);
@@ -251,7 +255,7 @@ struct PrepareCall {
     int longest_other;     // another kernel takes sequences of at most this many tokens
 };
 
-// Blocks: place, head; those beyond copy states, where the pools differ.
+// Blocks: place, head. Blocks behind the last place copy states if the pools differ.
 __global__ void __launch_bounds__(PREPARE_THREADS, 5) derby_delta_rule_prepare(const __grid_constant__ PrepareCall call) {
     auto& shared = dynamic_shared<PrepareShared>();
     const DeltaRule& problem = call.problem;

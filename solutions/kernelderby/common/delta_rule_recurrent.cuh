@@ -1,8 +1,9 @@
 // The gated delta rule token by token: for decode, and for sequences of a few tokens.
 //
-// A warp has 8 columns of one head's state in registers: a lane has 4 columns of 8 keys. With S the state before a token,
-// the new one is exp(g) S + k c, c = beta (v - exp(g) k S), and the output is exp(g) q S + (q k) c: all sums over the keys
-// use the old state and loaded values, so a token takes one reduction among 16 lanes, and warps never synchronise.
+// A warp holds 8 columns of one head's state in registers: each lane has 4 columns of 8 keys. With S the state before a
+// token, the new one is exp(g) S + k c, c = beta (v - exp(g) k S), and the output is exp(g) q S + (q k) c: all sums
+// over the keys use only the old state and loaded values, so a token takes a single reduction among 16 lanes, and warps
+// never synchronise.
 // Constraints: key_dim and value_dim 128; q, k, v and the states at addresses that 16 divides.
 #pragma once
 #include "delta_rule_gates.cuh"
@@ -24,8 +25,8 @@ struct RecurrentToken {
     __nv_bfloat16 a, b;
 };
 
-// KEY_MAJOR: a state lies [key_dim, value_dim], and a lane's keys are 8 (lane / 2) and on; else [value_dim, key_dim], and
-// they are 4 (lane / 2) and on, and as many 64 further.
+// KEY_MAJOR: a state lies [key_dim, value_dim], and a lane's 8 keys begin at 8 (lane / 2). Else it lies [value_dim,
+// key_dim], and a lane has the 4 keys from 4 (lane / 2) on and the 4 that lie 64 further.
 template <bool KEY_MAJOR>
 struct RecurrentLane {
     static constexpr int KEYS = KEY_MAJOR ? 8 : 4, APART = KEY_MAJOR ? 4 : 64;  // of the first four keys from the others
@@ -91,8 +92,8 @@ __device__ __forceinline__ uint2 step_state(float (&state)[32], const RecurrentT
     return make_uint2(pack_bf16(output[0], output[1]), pack_bf16(output[2], output[3]));
 }
 
-// Blocks: sequence, head, columns; those beyond the sequences copy a state each, where the pools differ. longest: longer
-// sequences are another kernel's.
+// Blocks: sequence, head, columns. If the pools differ, the blocks behind the last sequence copy a state each. longest:
+// longer sequences are left to another kernel.
 template <bool KEY_MAJOR>
 __global__ void __launch_bounds__(RECURRENT_THREADS) derby_delta_rule_recurrent(const DeltaRule problem, int longest) {
     constexpr int SLICES = DELTA_DIM / RECURRENT_COLUMNS;
@@ -101,7 +102,7 @@ __global__ void __launch_bounds__(RECURRENT_THREADS) derby_delta_rule_recurrent(
         copy_unused<RECURRENT_THREADS>(problem, sequence - problem.sequences, part);
         return;
     }
-    // All loads that no other depends on are on their way before the state's, which wait for its slot.
+    // All loads whose addresses are known are issued before those of the state, which wait for its slot.
     const int slot = problem.slots[sequence], head = part / SLICES;
     const int2 bounds = problem.bounds(sequence);
     if (bounds.y - bounds.x > longest) return;
@@ -132,7 +133,7 @@ __global__ void __launch_bounds__(RECURRENT_THREADS) derby_delta_rule_recurrent(
     });
 }
 
-// One launch. longest: see above; copies are left out where the pools are one, and where another kernel makes them.
+// One launch. longest: see above. No state is copied if both pools are the same or another kernel copies.
 template <bool KEY_MAJOR>
 cudaError_t launch_recurrent(const DeltaRule& problem, int longest, bool copies, cudaStream_t stream) {
     const int all = problem.sequences + (copies && problem.initial != problem.final ? problem.states : 0);

@@ -1,8 +1,9 @@
-// Gated delta rule: a state in registers through the products of a chunk, and from one segment of a sequence to the next.
+// Gated delta rule: takes a state in registers through the products of a chunk, and from one segment of a sequence to
+// the next.
 //
-// A segment turns the state S at its start into decay S + C S + E. C is what the identity becomes without values, less the
-// decay; E is what zeros become.
-// Constraints: one warpgroup calls these, all its warps together; the state stands turned over (delta_rule_tiles.cuh).
+// A segment turns the state S at its start into decay S + C S + E. C is what the segment makes of the identity without
+// values, minus decay times the identity; E is what it makes of zeros.
+// Constraints: one warpgroup calls these, all its warps together; the state is held transposed (delta_rule_tiles.cuh).
 #pragma once
 #include "delta_rule_tiles.cuh"
 
@@ -16,7 +17,7 @@ __device__ __forceinline__ void pack_state(uint32_t (&narrow)[32], const float* 
     for (int step = 0; step < 8; ++step) pack_operand(narrow + 4 * step, state + 8 * step);
 }
 
-// d = `left` (16 columns of 64 values for each of STEPS) times a tile, K-major.
+// d = `left` times a tile, K-major. `left` has 16 columns of 64 values for each of STEPS steps.
 template <int STEPS>
 __device__ __forceinline__ void turned_product(float* d, const uint32_t* left, uint32_t tile) {
     static_assert(STEPS <= 8, "two tiles have 128 columns");
@@ -39,9 +40,10 @@ __device__ __forceinline__ void add_corrections(float* state, const uint32_t* de
     wgmma_commit_group();
 }
 
-// The state at the start of a segment behind the first one: the first one's end through the segments between. The ring
-// brings their C, tiles of 128 rows at changes_of(stage); end_of(segment): this thread's values of E, or of the first
-// segment's end, STATE_GROUP apart. segments: by reference, for it may lie in shared memory and a copy takes a register.
+// Computes the state at the start of a segment behind the first one: the state at the end of the first one, taken
+// through the segments between. The ring brings their C, tiles of 128 rows at changes_of(stage). end_of(segment): this
+// thread's values of E, or of the first segment's end, STATE_GROUP apart. segments is a reference, since it may lie in
+// shared memory and a copy would take a register.
 template <int STAGES, class EndOf, class DecayOf, class ChangesOf>
 __device__ __forceinline__ void follow_segments(const Pipeline<STAGES>& ring, PipelineState<STAGES>& at, float* state,
                                                 const int& segments, EndOf end_of, DecayOf decay_of,

@@ -47,14 +47,15 @@ __device__ __forceinline__ void pack_operand(uint32_t* to, const float* d) {
     for (int i = 0; i < 4; ++i) to[i] = pack_bf16(d[2 * i], d[2 * i + 1]);
 }
 
-// A state in registers, turned over: of 64 values x 128 keys this thread has value() and value() + 8, and of each eight
-// keys two. state[4j .. 4j + 3]: keys 8j + key() and + 1 of value(), then of value() + 8.
+// A state in registers, transposed: 64 values x 128 keys. This thread has values value_of_thread() and the one 8
+// further, and two of each eight keys. state[4j .. 4j + 3]: keys 8j + pair_of_thread() and the next of the first value,
+// then of the second.
 __device__ __forceinline__ int warp_of_group() { return threadIdx.x % 128 / 32; }  // of a warpgroup
 __device__ __forceinline__ int value_of_thread() { return warp_of_group() * 16 + threadIdx.x % 32 / 4; }
 __device__ __forceinline__ int pair_of_thread() { return 2 * (threadIdx.x % 4); }
 
-// All of it from or to float32 [key_dim, value_dim] (KEY_MAJOR) or [value_dim, key_dim]: place of the thread's first value,
-// where the state begins at value `column0`, and of all.
+// Places of such a state in float32 memory, which lies [key_dim, value_dim] (KEY_MAJOR) or [value_dim, key_dim]: that
+// of the thread's first value if the state begins at value `column0`, then those of all its values.
 template <bool KEY_MAJOR>
 __device__ __forceinline__ int first_of_state(int column0) {
     const int value = column0 + value_of_thread(), pair = pair_of_thread();
@@ -69,15 +70,15 @@ __device__ __forceinline__ void for_state(int first, Move move) {
     }
 }
 
-// 64 rows x 16 columns of a turned result (value x token or key), as bf16 pairs, into a tile of rows token or key: turned
-// back. `step`: which 16 rows of the tile.
+// Stores 64 rows x 16 columns of a transposed result (value x token or key), as bf16 pairs, into a tile whose rows are
+// tokens or keys, and so transposes it back. `step`: which 16 rows of the tile.
 __device__ __forceinline__ void store_turned(uint32_t tile, int step, const uint32_t* packed) {
     const int lane = threadIdx.x % 32;
     stmatrix_x4_transposed(tile_place(tile, step * 16 + lane / 16 * 8 + lane % 8, warp_of_group() * 2 + lane / 8 % 2),
                            packed[0], packed[1], packed[2], packed[3]);
 }
 
-// The same 16 rows of a tile [token, value] as pairs of tokens of this thread's values.
+// Loads the same 16 rows of a tile [token, value], as pairs of tokens of this thread's values.
 __device__ __forceinline__ void load_turned(uint32_t (&packed)[4], uint32_t tile, int step) {
     const int lane = threadIdx.x % 32;
     ldmatrix_x4_transposed(

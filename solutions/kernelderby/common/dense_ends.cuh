@@ -1,6 +1,6 @@
-// A tile's output through the ring's next stages: the producer passes them on empty, or with the boxes of the multiplier,
-// once all consumers are done with what they held. The loads of the next tile go on in the other stages. By TMA, or where
-// 8 does not divide the output's columns (extent.by_hand) by ordinary stores.
+// Stores a tile's output through the ring's next stages. Once all consumers are done with what these held, the producer
+// passes them on empty, or filled with boxes of the multiplier; meanwhile it loads the next tile into the other stages.
+// The output is stored by TMA or, if 8 does not divide its columns (extent.by_hand), by ordinary stores.
 #pragma once
 #include "dense_parts.cuh"
 
@@ -15,8 +15,8 @@ __device__ __forceinline__ uint32_t box_place(const Shared<F>& shared, uint32_t 
     return shared.a(stage) + (number - slot * F::IN_STAGE) * F::BOX;
 }
 
-// First column of the output, beside the tile's, of box `across` of a row: the last one begins earlier where 64 does not
-// divide the columns, and both write the same.
+// First column of box `across` of a row, counted from the tile's first column. If 64 does not divide the columns, the
+// last box begins earlier and overlaps the one before it; both write the same there.
 template <class F>
 __device__ __forceinline__ constexpr int across_of(int across) {
     return across * 64 < F::COLUMNS - 64 ? across * 64 : F::COLUMNS - 64;
@@ -51,8 +51,8 @@ __device__ __forceinline__ void pass_stages(Shared<F>& shared, PipelineState<F::
     }
 }
 
-// Two times 8 rows x 8 columns of two blocks of a warp's sums, d of the first and the second, and what is added to their
-// rows or columns, into the place that this lane names (and back from it first, where a multiplier lies there).
+// Stores two blocks of a warp's sums (d), each 16 rows x 8 columns, with the addends of their rows or columns, at the
+// address that this lane gives. If a multiplier lies there, it is read from the same address first.
 template <class E, bool TURNED>
 __device__ __forceinline__ void store_blocks(uint32_t place, const float* d, const float4& add) {
     uint32_t by[4] = {};
@@ -67,8 +67,8 @@ __device__ __forceinline__ void store_blocks(uint32_t place, const float* d, con
     else stmatrix_x4(place, v0, v1, v2, v3);
 }
 
-// ROWS x 64 values of a box and those of the matrix at `place`, from the box's row and column on: to the matrix, or STORES
-// false from it. threads: they share the rows.
+// Copies ROWS x 64 values between a box and the matrix, there from `row` and `column` on: to the matrix if STORES, else
+// from it. threads: how many threads share the rows.
 template <int ROWS, bool STORES>
 __device__ __forceinline__ void copy_box(uint8_t* box, const Extent& extent, __nv_bfloat16* matrix, int row, int column,
                                          int thread, int threads) {
@@ -82,7 +82,7 @@ __device__ __forceinline__ void copy_box(uint8_t* box, const Extent& extent, __n
     }
 }
 
-// The consumers' side. add: of rows, TURNED; bias: of columns, otherwise, or nullptr.
+// The consumers' side. add: the addends of rows, TURNED. bias: the addends of columns otherwise, or nullptr.
 template <class E, class F>
 __device__ __forceinline__ void leave(Shared<F>& shared, PipelineState<F::STAGES>& at, const CUtensorMap* out_map,
                                       const Problem& problem, const float* d, const float* add, const __nv_bfloat16* bias,

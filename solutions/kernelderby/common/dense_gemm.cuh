@@ -1,8 +1,9 @@
 // output [m, n] = E(x [m, k] @ w [n, k]^T + bias), bf16, sums in float32: one kernel for every form and every E.
 //
-// Consumer warpgroups multiply, one thread loads by TMA. Where there are many tiles a CTA does several; a tile's sums leave
-// by TMA, through stages of the ring, or packed into half the registers while the next tile's products are made, the second
-// warpgroup's parts half way between the first's. Where there are few, a cluster may share a tile's k blocks.
+// Consumer warpgroups multiply, one thread loads by TMA. If there are many tiles, a CTA does several. A tile's sums are
+// stored by TMA through stages of the ring, or they are packed into half the registers and stored while the next tile's
+// products are computed, the second warpgroup's parts half way between the first's. If there are few tiles, a cluster
+// may share a tile's k blocks.
 //
 // Constraints: x and w contiguous, 16-byte aligned, k a multiple of 8; output (and multiplier) contiguous, 16-byte
 // aligned; any m and n from 1 on.
@@ -15,8 +16,9 @@ namespace derby {
 
 constexpr int SPREAD = 6;  // k blocks between two parts of the tile before, at most
 
-// One warp: all loads of this CTA, whose first tile `work` already has, where `any`. multiplier: its map, or of nothing. All
-// lanes wait, one loads: chosen by elect_one(), so that the compiler makes no loop over lanes of each load.
+// One warp: all loads of this CTA. If `any`, `work` already holds its first tile. multiplier: the multiplier's map, or
+// an empty one. All lanes wait and one of them loads; it is chosen by elect_one(), so that the compiler does not turn
+// each load into a loop over lanes.
 template <class E, class F>
 __device__ __forceinline__ void load_tiles(Shared<F>& shared, const CUtensorMap* a_map, const CUtensorMap* b_map,
                                            const CUtensorMap* multiplier, const Extent& extent, WholeTiles<F>& work, bool any) {
@@ -25,7 +27,8 @@ __device__ __forceinline__ void load_tiles(Shared<F>& shared, const CUtensorMap*
     const int b_first = min(below * F::B_PART, F::COLUMNS - F::B_PART);  // some twice where 8 does not divide
     const uint16_t a_ctas = ((1 << F::BESIDE) - 1) << below * F::BESIDE;
     constexpr uint16_t B_CTAS = ((1 << F::CLUSTER) - 1) / ((1 << F::BESIDE) - 1);  // every BESIDE-th bit
-    // Rows of a box that are not there are zeros; places that no box reaches only count for output that is not stored.
+    // Rows of a box that do not exist are read as zeros; places that no box reaches only influence output that is not
+    // stored.
     const uint32_t bytes = (extent.a_box * F::BESIDE + extent.b_box * F::BELOW) * ROW_BYTES;
     const bool leader = elect_one();
     PipelineState<F::STAGES> at;
@@ -67,7 +70,8 @@ __device__ __forceinline__ void multiply_tile(Shared<F>& shared, PipelineState<F
                                               int group, int k_blocks, float* d, const Begun& begun) {
     int before = -1, done = 0;  // a stage; k blocks
     if constexpr (F::LATER) {
-        // The second warpgroup's parts come half way between the first's: while one finishes, the other multiplies.
+        // The second warpgroup's parts come half way between the first's, so that one multiplies while the other
+        // stores.
         const int spread = max(min(k_blocks / (later.PARTS + 1), SPREAD), 1), behind = group * (spread / 2);
 #pragma unroll 1
         for (int part = later.any ? 0 : later.PARTS; part < later.PARTS; ++part) {
@@ -148,10 +152,12 @@ __global__ void __launch_bounds__(F::THREADS, F::RESIDENT)
                      const __grid_constant__ CUtensorMap out_map, const __grid_constant__ CUtensorMap multiplier_map,
                      const Problem problem) {
     Shared<F>& shared = all_shared<Shared<F>>();
-    // The same in all lanes for the compiler too, without which the loop's addresses go through vector registers.
+    // Made the same in all lanes in a way that the compiler sees; otherwise the loop's addresses go through vector
+    // registers.
     const int warp = __shfl_sync(~0u, threadIdx.x / WARP, 0);
     const bool loads = warp == F::CONSUMERS / WARP;
-    // Two warps at a time: barriers (by one thread; lanes would take turns), and where the first loads begin.
+    // Two warps work at the same time: one thread of the one initialises barriers (lanes would take turns), the other
+    // finds where the first loads begin.
     if (threadIdx.x == 0) {
         shared.ring.init(1, F::EMPTY_ARRIVALS);
         mbarrier_init(shared_address(&shared.bias_there), F::CONSUMERS / WARP);

@@ -12,9 +12,9 @@ __device__ __forceinline__ void store_cluster(uint32_t to, float4 value) {
 }
 #endif
 
-// Every CTA finishes about 1 / splits of each thread's sums: the others lay theirs into its stages, which no load uses by
-// then.
-// All threads of the cluster pass two cluster barriers: consumers here, the producer's in its own branch.
+// Every CTA finishes about 1 / splits of each thread's sums; the other CTAs write their sums for that part into its
+// stages, which no load uses any more. All threads of the cluster pass two cluster barriers: consumers here, those of
+// the producer in its own branch.
 template <class E, class F>
 __device__ __forceinline__ void join_cluster(Shared<F>& shared, const Problem& problem, const float* d, int row,
                                              int column) {

@@ -1,4 +1,4 @@
-// Output that leaves by TMA in parts under the next tile's products, n a multiple of 8.
+// Output that is stored by TMA, in parts, while the next tile's products are computed; n is a multiple of 8.
 #pragma once
 #include "dense_parts.cuh"
 

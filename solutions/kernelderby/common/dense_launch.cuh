@@ -26,7 +26,7 @@ static cudaError_t start(const Call& call) {  // static: its own in each library
     const int grid = fill_extent<F>(&problem.extent, call.m, call.n, k_blocks, call.group, call.splits, call.ctas);
     const void *a = F::TURNED ? call.weight : call.x, *b = F::TURNED ? call.x : call.weight;
     const int a_rows = F::TURNED ? call.n : call.m, b_rows = F::TURNED ? call.m : call.n;
-    // Where rows of the output are no multiple of 16 bytes its map is not used.
+    // If a row of the output is not a multiple of 16 bytes, its map is not used.
     const bool whole = call.n % 8 == 0;
     const auto encode_out = [&](CUtensorMap* map, const void* out) {
         return encode_matrix(map, BF16, 2, whole && out ? out : call.x, whole ? call.m : 1, whole ? call.n : 8, F::OUT_ROWS);

@@ -41,7 +41,7 @@ struct Problem {
     Extent extent;
 };
 
-// A consumer warp is done with a stage, in every CTA that its bytes were multicast from; -1: with none.
+// Says that a consumer warp is done with a stage, to every CTA that its bytes were multicast from; -1: with no stage.
 template <class F>
 __device__ __forceinline__ void release(const Shared<F>& shared, int stage) {
     if (stage < 0) return;
@@ -50,9 +50,10 @@ __device__ __forceinline__ void release(const Shared<F>& shared, int stage) {
     else shared.ring.template release_cluster<F::CLUSTER>(at);
 }
 
-// `blocks` k blocks of this warpgroup, added to d; the first of a tile (fresh) overwrites. A product stays under way while
-// the next stage is waited for. group: of this warpgroup, the same in all lanes for the compiler too. before: stage of the
-// product that is under way, or -1; returned is that of the last one. begun: called once the first product is under way.
+// Adds `blocks` k blocks of this warpgroup to d; the first one of a tile (fresh) overwrites it. A product stays under
+// way while the warpgroup waits for the next stage. group: this warpgroup's, the same in all lanes in a way that the
+// compiler sees. before: the stage of the product that is under way, or -1; returns that of the last one. begun: called
+// once the first product is under way.
 template <class F, class Begun>
 __device__ __forceinline__ int multiply(Shared<F>& shared, PipelineState<F::STAGES>& at, int group, int blocks,
                                         bool fresh, int before, float* d, const Begun& begun) {
@@ -87,7 +88,7 @@ __device__ __forceinline__ float2 unpack(uint32_t both) {
     return make_float2(__uint_as_float(both << 16), __uint_as_float(both & 0xFFFF0000));
 }
 
-// Two sums with their bias: hold() packs them until they leave, leave() makes the output's pair of them.
+// Two sums with their bias: hold() packs them until they are stored, leave() turns them into the output's pair.
 struct Plain {
     static constexpr bool MULTIPLIES = false;
     static __device__ __forceinline__ uint32_t hold(float a, float b) { return pack_bf16(a, b); }
@@ -95,7 +96,7 @@ struct Plain {
     static __device__ __forceinline__ uint32_t at_once(float a, float b, uint32_t) { return pack_bf16(a, b); }
 };
 
-// sigmoid(a) * multiplier. A sum waits in fp16: 11 bits, where a gate that cuBLAS hands on has 8.
+// sigmoid(a) * multiplier. A sum waits as fp16, which has 11 bits; a gate that cuBLAS stores as bf16 has 8.
 struct Gate {
     static constexpr bool MULTIPLIES = true;
     static __device__ __forceinline__ float gated(float gate, float multiplier) {
@@ -115,7 +116,7 @@ struct Gate {
     }
 };
 
-// The pair at `place`, of which the last or both columns may lie outside. even: pairs are aligned.
+// Read and write the pair at `place`; its last column or both may lie outside the output. even: pairs are aligned.
 __device__ __forceinline__ uint32_t read_pair(const __nv_bfloat16* from, size_t place, int left, bool even) {
     if (left <= 0) return 0;
     if (even) return __ldg(reinterpret_cast<const uint32_t*>(from + place));
@@ -123,7 +124,8 @@ __device__ __forceinline__ uint32_t read_pair(const __nv_bfloat16* from, size_t 
     return __ldg(bits) | (left > 1 ? uint32_t(__ldg(bits + 1)) << 16 : 0);
 }
 
-// Any n: COUNT sums of a thread (its four of every 8 columns), from `row` and `column` of the warp on, from registers.
+// Any n: stores COUNT sums of a thread (four of every 8 columns) straight from registers, from `row` and `column` of
+// the warp on.
 template <class E, int COUNT>
 __device__ __forceinline__ void store_direct(const Problem& problem, const float* d, int row, int column) {
     const int lane = threadIdx.x % WARP, n = problem.extent.n;
@@ -160,7 +162,7 @@ __device__ __forceinline__ void store_direct(const Problem& problem, const float
     asm volatile("" ::: "memory");  // what the next call reads is not read before
 }
 
-// A TURNED form's: four sums of a thread, of which a's rows are columns of the output. row, column: of a and b.
+// The same for a TURNED form: four sums of a thread, where a's rows are columns of the output. row, column: of a and b.
 template <class E>
 __device__ __forceinline__ void store_turned(const Problem& problem, const float* d, int row, int column) {
     const int lane = threadIdx.x % WARP, n = problem.extent.n;

@@ -15,11 +15,12 @@ constexpr int BLOCK = 64;        // values of a stage along k
 constexpr int ROW_BYTES = 128;   // of a stage: they, in bf16
 constexpr int MOST_SPLITS = 8;   // CTAs that share a tile: a portable cluster has no more
 
-// A tile is ROWS x COLUMNS products, HALVES times 64 rows for each of GROUPS consumer warpgroups. Its rows are those of x
-// and its columns the weight's, or TURNED the other way round: then a tile's width, any multiple of 8, divides x's rows.
-// `a` is the operand of the rows, `b` that of the columns. Of a cluster's tiles BESIDE lie side by side, which share a, and
-// BELOW one below the other, which share b. LATER: a tile's output leaves under the next tile's products. One warpgroup alone, not in
-// a cluster, shares its multiprocessor with a second CTA.
+// A tile is ROWS x COLUMNS products, HALVES times 64 rows for each of GROUPS consumer warpgroups. Its rows are rows of
+// x and its columns are rows of the weight; TURNED, it is the other way round, and a tile's width, which may be any
+// multiple of 8, divides up the rows of x. `a` is the operand of the rows, `b` that of the columns. A cluster's tiles
+// form a rectangle: BESIDE of them lie side by side and share a, BELOW of them lie one below the other and share b.
+// LATER: a tile's output is stored while the next tile's products are computed. A CTA with a single warpgroup, not in a
+// cluster, shares its multiprocessor with a second CTA.
 template <int ROWS_, int COLUMNS_, int GROUPS_, int STAGES_, int CLUSTER_ = 1, int BESIDE_ = 1, bool LATER_ = false,
           bool TURNED_ = false>
 struct Form {
@@ -34,7 +35,8 @@ struct Form {
     static constexpr int A_PART = ROWS / BESIDE;  // rows of a box, which a CTA loads for all that share the operand
     static constexpr int B_PART = (COLUMNS / BELOW + 7) / 8 * 8;
     static constexpr int STAGE = (ROWS + COLUMNS) * ROW_BYTES;
-    // Output leaves through the stages in boxes of 64 columns: a warp's 16 rows, or TURNED all rows of the tile.
+    // Output is stored through the stages in boxes of 64 columns: a box has 16 rows of a warp or, TURNED, all rows of
+    // the tile.
     static constexpr bool BY_TMA = TURNED || COLUMNS >= 64;
     static constexpr int ACROSS = (COLUMNS + 63) / 64;
     static constexpr int OUT_ROWS = TURNED ? COLUMNS : LATER ? 8 : 16;  // of the output's tensor map
@@ -59,15 +61,15 @@ struct Extent {
     __host__ __device__ int units() const { return unit_rows * unit_columns; }
 };
 
-// Unit u of rows x columns units: groups of `group` rows, within them column after column, so that the CTAs at work
-// share both operands in L2.
+// The place of unit u among rows x columns units. Units are numbered by groups of `group` rows, and within a group
+// column after column, so that the CTAs at work share both operands in L2.
 __host__ __device__ __forceinline__ int2 unit_place(int u, const Extent& extent) {
     const int whole = extent.group * extent.unit_columns, first = u / whole * extent.group, within = u % whole;
     const int high = extent.group < extent.unit_rows - first ? extent.group : extent.unit_rows - first;
     return make_int2(first + within % high, within / high);
 }
 
-// First row and column (of a and b) of the tile that CTA `rank` of a cluster has of unit u.
+// First row and column (of a and b) of the tile of unit u that CTA `rank` of a cluster computes.
 template <class F>
 __host__ __device__ __forceinline__ int2 tile_of(int u, int rank, const Extent& extent) {
     const int2 at = unit_place(u, extent);
@@ -75,7 +77,7 @@ __host__ __device__ __forceinline__ int2 tile_of(int u, int rank, const Extent& 
     return make_int2(down * F::ROWS, across * F::COLUMNS);
 }
 
-// The tiles of a CTA, one after the other, of each the k blocks [from, to): all, or its share of `splits`.
+// The tiles of a CTA, one after the other, each with its k blocks [from, to): all of them, or one of `splits` shares.
 template <class F>
 struct WholeTiles {
     int turn, step, rank, from, to;
@@ -104,10 +106,11 @@ int fill_extent(Extent* extent, int m, int n, int k_blocks, int group, int split
     const int b_box = b_rows < F::B_PART ? (b_rows + 7) / 8 * 8 : F::B_PART;
     *extent = {m, n, k_blocks, (a_rows + down - 1) / down, (b_rows + across - 1) / across, group, a_box, b_box, splits,
                F::BY_TMA && splits == 1, n % 8 != 0};
-    // Larger clusters leave places of a GPC empty, whose multiprocessors they do not divide: 120 of an H200's 132 have one.
+    // Larger clusters do not divide the multiprocessors of a GPC and leave some of them without a CTA: 120 of an H200's
+    // 132 get one.
     const int units = extent->units(), places = F::CLUSTER > 2 ? ctas - ctas / 11 : ctas;
     const int clusters = places < F::CLUSTER ? 1 : places / F::CLUSTER;
-    // Tiles that are shared are one for each cluster, and CTAs that have company on their multiprocessor have one each.
+    // If tiles are shared, each cluster has one tile; if two CTAs share a multiprocessor, each CTA has one tile.
     if (splits > 1 || F::RESIDENT > 1) return units * F::CLUSTER * splits;
     return F::CLUSTER * (units < clusters ? units : clusters);
 }

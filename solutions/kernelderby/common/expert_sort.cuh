@@ -1,4 +1,4 @@
-// The pairs (token, expert) of a routing in the order of their experts, by one cluster of blocks in one launch.
+// Sorts the pairs (token, expert) of a routing by expert, with one cluster of blocks in one launch.
 //
 // Each block counts its share of the pairs in shared memory; the number that an atomic returns is the pair's place among
 // the block's pairs of that expert, and stays in a register. The blocks give each other their counts through distributed
@@ -103,7 +103,7 @@ struct ExpertSort {
     __syncthreads();
   }
 
-  // f(pair, expert) of the pairs that are not in registers.
+  // Calls f(pair, expert) for the pairs that are not in registers.
   template <class F>
   __device__ __forceinline__ void rest(F f) const {
     for (int turn = HELD; quad(turn) < quads; turn++) {
@@ -113,7 +113,7 @@ struct ExpertSort {
     }
   }
 
-  // f(pair, slot) of the block's pairs: each goes to its slot.
+  // Calls f(pair, slot) for each of the block's pairs and the slot that it goes to.
   template <class F>
   __device__ __forceinline__ void scatter(F f) {
 #pragma unroll

@@ -1,5 +1,5 @@
-// What the parts of the experts' grouped GEMMs share: kinds of numbers, arguments, shared memory, stages of loads, split
-// tiles. Everything is counted in bytes of K: a k block is 128 of them, 64 bfloat16 or 128 e4m3 values.
+// What the parts of the experts' grouped GEMMs share: number formats, arguments, shared memory, stages of loads, split
+// tiles. K is counted in bytes everywhere: a k block is 128 of them, 64 bfloat16 or 128 e4m3 values.
 #pragma once
 #include <cuda.h>
 #include <cuda_bf16.h>
@@ -12,8 +12,8 @@
 
 namespace derby {
 
-// The kinds. SCALED: a scale for each 128 values of a row and each block of 128 x 128 weights; a k block's product is
-// scaled and added in float32, since the tensor core keeps about 14 bits of an FP8 sum.
+// The number formats. SCALED: there is a scale for each 128 values of a row and for each block of 128 x 128 weights. A
+// k block's product is scaled and added in float32, since the tensor core keeps only about 14 bits of an FP8 sum.
 struct Bf16 {
     static constexpr int BYTES = 2;
     static constexpr bool SCALED = false;
@@ -58,8 +58,8 @@ struct Arguments {
 
 struct Sorted;  // experts_route.cuh
 
-// What one pair of GEMM kernels is made for. ROUTES: pairs up to which every CTA sorts for itself, 0: never. ROUTING: how
-// a kernel learns which pairs an expert has (Sorted, or a solution's own with the same members).
+// What one pair of GEMM kernels is compiled for. ROUTES: up to this many pairs every CTA sorts for itself; 0: never.
+// ROUTING: how a kernel learns which pairs an expert has (Sorted, or a solution's own type with the same members).
 template <class KIND_, int ROWS_, int STAGES_, int CLUSTER_, bool WIDE_, int ROUTES_, class ROUTING_ = Sorted>
 struct Config {
     using Kind = KIND_;
@@ -68,13 +68,13 @@ struct Config {
     static constexpr bool WIDE = WIDE_;                               // pairs are wgmma's M
     static constexpr bool LATER = WIDE && !Kind::SCALED;              // tiles are finished during the next one's products
     static constexpr bool ADDS_BF16 = sizeof(typename Kind::Out) == 2;
-    // Blocks of pairs up to which the last of an odd number may be a half one. In bf16, of more, it gains nothing where
-    // the second GEMM stores; where it adds, every last block may be one.
+    // Up to this many blocks of pairs, the last one of an odd number may be a half block. In bf16, with more blocks,
+    // that gains nothing if the second GEMM stores; if it adds, the last block may always be a half one.
     static constexpr int HALVED = !WIDE ? 0 : Kind::SCALED ? MANY_BLOCKS : 3;
-    // Weights that no other cluster reads make room in L2 first, where that was seen to gain.
+    // Whether weights that no other cluster reads leave L2 first: where that was measured to gain.
     static constexpr bool READ_ONCE = WIDE || (ROUTES > 0 && !Kind::SCALED);
-    // Weights are asked for before the plan is made, where so few pairs tell which. Where that has to be guessed it loses:
-    // the routing comes late behind all those loads.
+    // Whether weights are requested before the plan is made: where the pairs are so few that they tell which weights.
+    // Guessing them loses time, since the routing then arrives late, behind all those loads.
     static constexpr bool EARLY = ROUTES > 0 && ROWS <= 16;
     static constexpr int ACT_BOX = WIDE ? 64 : ROWS >= 128 ? 32 : 16;  // rows of pairs a TMA box brings
     static constexpr int ACT_PITCH = BLOCK * Kind::BYTES + 16;        // bytes a row of the first GEMM's staging
@@ -101,8 +101,9 @@ struct Shared {
     static_assert(WEIGHT_BYTES + C::ROWS * BLOCK < 1 << 20, "what an mbarrier counts of bytes");
     static constexpr int CTAS = C::CLUSTER;  // that load into each other's stages
     static_assert(CTAS == 1 || CTAS == 2, "multicast goes to both CTAs of a cluster");
-    // Where every visit is one k block: a consumer may still read a task whose stages are all free again, when the
-    // STAGES visits after it are loaded and the next one's task is written, before its first load waits.
+    // The worst case is that every visit is one k block: a consumer may then still be reading a task whose stages are
+    // all free again, while the STAGES visits after it are loaded and the next one's task is written before its first
+    // load waits.
     static_assert(TASKS >= C::STAGES + 2, "a task would be written over while it is read");
     uint8_t weights[C::STAGES][WEIGHT_BYTES];
     uint8_t x[C::STAGES][C::ROWS * BLOCK];
@@ -129,7 +130,8 @@ struct Shared {
     typename C::Routing::template Order<C::ROUTES> order;
 };
 
-// Starts the product of one k block, 128 bytes of K, as a wgmma group: d (+)= a b^T, of descriptors' lower halves.
+// Starts the product of one k block, 128 bytes of K, as a wgmma group: d (+)= a b^T. a and b are the lower halves of
+// descriptors.
 template <class Kind, int N>
 __device__ __forceinline__ void wgmma_k_block(float* d, uint32_t a_low, uint32_t b_low, bool add) {
 #pragma unroll
@@ -141,7 +143,7 @@ __device__ __forceinline__ void wgmma_k_block(float* d, uint32_t a_low, uint32_t
     }
 }
 
-// Of a warpgroup without pairs.
+// The same for a warpgroup without pairs.
 template <class C>
 __device__ __forceinline__ void pass_over(Shared<C>& shared, Stage& stage, int k_blocks) {
     for (int k = 0; k < k_blocks; ++k) {
@@ -156,14 +158,15 @@ __device__ __forceinline__ uint32_t two_bf16(float a, float b) {
     return *reinterpret_cast<const uint32_t*>(&both);
 }
 
-// The order of two neighbours in a piece of a scaled wide tile. What is stored at once lies in registers from an even one
-// on, and so does a product; a sum in the other register bank than its product can be added to in one go. With both
-// alike, half of the scaled multiply-adds read three registers of one bank: 3 % of the time.
+// The order of two neighbouring sums in a piece of a scaled wide tile. Values that are stored together start at an even
+// register, and so does a product. If a sum lies in the other register bank than its product, a scaled multiply-add
+// reads its registers in one go; if both lie alike, half of the scaled multiply-adds read three registers of one bank,
+// which costs 3 % of the time.
 template <class C>
 constexpr int ODD = C::Kind::SCALED && C::WIDE;
 
 // Stream-K's fix-up, first half: stores this CTA's piece of a split tile, SIZE sums a consumer, for the CTA that begins
-// the tile. Nobody waits.
+// the tile. No CTA waits for this.
 template <class C, int SIZE>
 __device__ __forceinline__ void deliver_piece(const Arguments& arguments, int collector, const float (&sums)[SIZE]) {
     float4* piece = arguments.partial + size_t(blockIdx.x) * PIECE_SIZE<C::ROWS> + threadIdx.x;
@@ -179,8 +182,9 @@ __device__ __forceinline__ void deliver_piece(const Arguments& arguments, int co
     }
 }
 
-// Second half: adds the pieces of workers from..to, in the order of K, once they are there. Those wait for nothing
-// before they deliver, and CTAs start in order: on a GPU that holds only some at a time, too, somebody always goes on.
+// Second half: adds the pieces of workers from..to, in the order of K, once they are there. Workers wait for nothing
+// before they deliver their piece, and CTAs start in order, so some CTA can always go on, even on a GPU that holds only
+// some of them at a time.
 template <class C, int SIZE>
 __device__ __forceinline__ void collect_pieces(const Arguments& arguments, int from, int to, float (&sums)[SIZE]) {
     if (threadIdx.x == 0) {
@@ -190,7 +194,7 @@ __device__ __forceinline__ void collect_pieces(const Arguments& arguments, int f
         *arrived = 0;
     }
     named_barrier_sync(NamedBarrier::CONSUMERS_DONE, CONSUMERS);
-    // Under way to registers; wide tiles go in quarters, for registers are scarce there.
+    // On its way into registers; wide tiles come in quarters, since registers are scarce there.
     constexpr int AT_ONCE = SIZE <= 8 ? 8 : SIZE <= 16 ? 4 : SIZE <= 32 ? 2 : 1, STEP = SIZE < 32 ? SIZE / 4 : 8;
     for (int worker = from; worker <= to; worker += AT_ONCE) {
 #pragma unroll

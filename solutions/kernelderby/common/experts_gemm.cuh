@@ -18,8 +18,8 @@
 
 namespace derby {
 
-// One stretch of a tile: its products, then its end. Registers are scarce in between, so the task is read again from
-// shared memory for the end.
+// One stretch of a tile: its products, then its end. Registers are scarce, so the task is read from shared memory once
+// more for the end.
 template <class C, bool FIRST, bool STORES, int N>
 __device__ __forceinline__ void work_on(Shared<C>& shared, Stage& stage, const Arguments& arguments, int index,
                                         int k_blocks) {
@@ -110,7 +110,7 @@ __device__ __forceinline__ Place place_of(const Shared<C>& shared, const Argumen
                   blockIdx.x % C::CLUSTER, C::CLUSTER, any ? MANY_BLOCKS : C::HALVED, any);
 }
 
-// Both boxes of weights of a k block; in a cluster whose CTAs share them, a box each for both.
+// Loads both boxes of weights of a k block. In a cluster whose CTAs share the weights, each CTA loads one box for both.
 template <class C>
 __device__ __forceinline__ void bring_block(Shared<C>& shared, int s, const CUtensorMap* map, int column, int row,
                                             int second_row, bool same_weights, bool once) {
@@ -130,21 +130,21 @@ __device__ __forceinline__ void bring_block(Shared<C>& shared, int s, const CUte
     }
 }
 
-// The first GEMM's first block of weights of a tile, gate's, among an expert's.
+// Which of an expert's blocks of weights is a tile's first one in the first GEMM, the one of gate.
 template <class C>
 __device__ __forceinline__ int first_block(const Arguments& arguments, int block_n) {
     return C::Routing::UP_FIRST ? block_n + arguments.intermediate / BLOCK : block_n;
 }
 
-// Its first row among all experts'.
+// Its first row among the rows of all experts.
 template <class C, bool FIRST>
 __device__ __forceinline__ int first_row(const Arguments& arguments, int expert, int block_n) {
     return expert * arguments.weight_rows + (FIRST ? first_block<C>(arguments, block_n) * BLOCK : block_n * 2 * BLOCK);
 }
 
 // Warp 3 of warpgroup 2, before the plan: asks for the weights of this CTA's first visit, as many k blocks as there are
-// stages. Of up to 32 pairs a warp knows the experts' order; where one has more pairs than a tile it leaves it. Returns how
-// many k blocks; their stages' arrivals are still to come.
+// stages. With up to 32 pairs a warp knows the experts' order; if an expert has more pairs than a tile, nothing is
+// requested. Returns the number of k blocks requested, whose stages' arrivals are still to come.
 template <class C, bool FIRST>
 __device__ __forceinline__ int bring_early(Shared<C>& shared, const typename C::Routing::Arguments& arguments,
                                            const CUtensorMap* map) {
@@ -200,7 +200,7 @@ __device__ __forceinline__ void bring_weights(Shared<C>& shared, const typename 
                    left < ZERO_BYTES ? int(left) : ZERO_BYTES);
         zero += (long long)gridDim.x * ZERO_BYTES;
     };
-    // Every CTA's part is spread over its k blocks, so that nothing waits for it at the end.
+    // Every CTA clears its part a little with each k block, so that nothing waits for it at the end.
     const int my_blocks = share.whole * layout.k_blocks + share.end - share.begin;
     const int zeros_a_block = out_bytes ? int(out_bytes / ZERO_BYTES / gridDim.x / (my_blocks ? my_blocks : 1)) + 1 : 0;
     Stage stage;
@@ -238,7 +238,7 @@ __device__ __forceinline__ void bring_weights(Shared<C>& shared, const typename 
     bulk_wait_group();
 }
 
-// Warps 0 to 2 of warpgroup 2: in the first GEMM rows of activations into the swizzled layout, and the scales.
+// Warps 0 to 2 of warpgroup 2: copy the scales and, in the first GEMM, rows of activations into the swizzled layout.
 template <class C, bool FIRST>
 __device__ __forceinline__ void gather(Shared<C>& shared, const typename C::Routing::Arguments& arguments,
                                        int thread) {
@@ -247,7 +247,7 @@ __device__ __forceinline__ void gather(Shared<C>& shared, const typename C::Rout
     static_assert(ROWS_AT_ONCE % 8 == 4, "a thread's rows have two swizzles in turn: first & 7 and (first + 4) & 7");
     constexpr int COPIES = FIRST ? (ROWS + ROWS_AT_ONCE - 1) / ROWS_AT_ONCE : 0;
     constexpr int SCALES = Kind::SCALED ? (ROWS + GATHERERS - 1) / GATHERERS : 0;
-    // Few tokens' rows are read again for every block of weights, and would be gone by then.
+    // The rows of few tokens are read again for every block of weights; otherwise they would have left L2 by then.
     constexpr bool KEEP = FIRST && !C::WIDE, BY_BLOCK = FIRST && C::Routing::SCALES_BY_BLOCK;
     const uint64_t policy = KEEP ? keep_policy() : 0;
     const Share& share = shared.share;
@@ -283,8 +283,8 @@ __device__ __forceinline__ void gather(Shared<C>& shared, const typename C::Rout
             const uint32_t to = shared_address(shared.x[s]) + first * BLOCK;
             uint32_t even = to + ((chunk ^ (first & 7)) << 4), odd = to + ((chunk ^ ((first + 4) & 7)) << 4);
             const int bytes = k * (BLOCK / 16) + chunk < width ? 16 : 0;  // zeros behind the end of a row
-            // With eleven copies and few registers the compiler would work these out anew for each, in 67 of the loop's 166
-            // instructions.
+            // Left alone, the compiler, with eleven copies and few registers, computes these anew for each copy, in 67
+            // of the loop's 166 instructions.
             keep(even, odd, copies, x, x_scale);
             mbarrier_wait(shared_address(&shared.empty[s]), stage.parity ^ 1);
 #pragma unroll

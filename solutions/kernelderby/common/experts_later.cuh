@@ -1,6 +1,7 @@
-// Wide bf16 tiles (64 pairs are wgmma's M, sums lie as in experts_wide.cuh) that are finished while the next one's
-// products are made: a tile's values are packed into pairs of bfloat16, 64 registers or fewer, and go out in parts between
-// k blocks, the second warpgroup's half way between the first's, so that one multiplies while the other stores.
+// Wide bf16 tiles (64 pairs are wgmma's M, sums lie as in experts_wide.cuh) that are finished while the next tile's
+// products are computed. A tile's values are packed into pairs of bfloat16, 64 registers or fewer, and are stored in
+// parts between k blocks. The second warpgroup's parts come half way between the first's, so that one multiplies while
+// the other stores.
 #pragma once
 #include <type_traits>
 #include "experts_route.cuh"
@@ -14,8 +15,9 @@ __device__ __forceinline__ float2 two_floats(uint32_t both) {
     return make_float2(__uint_as_float(both << 16), __uint_as_float(both & 0xFFFF0000u));
 }
 
-// k blocks from..to of a tile, added to sums but for its first. A product stays under way while the next stage is
-// waited for. before: the stage of the product that is under way, or -1; returned is that of the last one.
+// Adds k blocks from..to of a tile to sums; the tile's first one overwrites them. A product stays under way while the
+// warpgroup waits for the next stage. before: the stage of the product that is under way, or -1; returns that of the
+// last one.
 template <class C, bool GATHERED>
 __device__ __forceinline__ int multiply_wide(Shared<C>& shared, Stage& stage, int from, int to, int before,
                                              float (&sums)[128]) {
@@ -36,8 +38,8 @@ __device__ __forceinline__ int multiply_wide(Shared<C>& shared, Stage& stage, in
     return before;
 }
 
-// 64 columns of this warp's 16 rows, 16 registers as wgmma leaves them: a lane gives put(i, v) 16 bytes of row
-// lane / 8 + 4 i.
+// Turns 64 columns of this warp's 16 rows, 16 registers as wgmma leaves them, into rows: a lane calls put(i, v) with 16
+// bytes of row lane / 8 + 4 i.
 template <class Put>
 __device__ __forceinline__ void turn_part(uint32_t staging, const uint32_t* packed, Put put) {
     const int lane = threadIdx.x % WARP;
@@ -54,7 +56,7 @@ __device__ __forceinline__ void turn_part(uint32_t staging, const uint32_t* pack
     }
 }
 
-// Stores them: to is a lane's first row, of which there are `rows`; stride: values from row to row.
+// Stores them. to: the lane's first row; rows: how many rows there are; stride: values from one row to the next.
 __device__ __forceinline__ void store_part(uint32_t staging, const uint32_t* packed, __nv_bfloat16* to, int stride,
                                            int rows) {
     turn_part(staging, packed, [&](int i, const uint4& v) {
@@ -88,8 +90,9 @@ struct LaterFirst {
     }
 };
 
-// GEMM2's tile, times the routing weights: 128 results a thread. STORES: rows of pairs in bfloat16; else added to their
-// tokens', in float32 or, where the output is, bfloat16, the tokens still being in shared.pair[buffer].
+// GEMM2's tile, times the routing weights: 128 results a thread. STORES: they are stored as rows of pairs in bfloat16.
+// Else they are added to the rows of their tokens, in the output's float32 or bfloat16; the tokens are then still in
+// shared.pair[buffer].
 template <class C, bool STORES>
 struct LaterSecond {
     static constexpr bool PACKED = STORES || C::ADDS_BF16;
@@ -170,7 +173,7 @@ __device__ __forceinline__ void work_and_finish_later(Shared<C>& shared,
     for (int v = 0; v < visits; ++v) {
         mbarrier_wait(shared_address(&shared.full[stage.index]), stage.parity);  // the task is there as well
         const int k_blocks = shared.task[v % TASKS].k_blocks, rows = shared.task[v % TASKS].place.rows;
-        // Of a split tile: whether another CTA finishes it. Where results are added, pieces are so as they are.
+        // Whether another CTA finishes this piece of a split tile. If results are added, each piece is added by itself.
         auto delivered = [&](auto& sums) {
             const Task& task = shared.task[v % TASKS];
             if (!(FIRST || STORES) || task.piece_of < 0) return false;
@@ -190,7 +193,7 @@ __device__ __forceinline__ void work_and_finish_later(Shared<C>& shared,
             continue;
         }
         float sums[128];
-        pin<128>(sums);  // neither set before nor read behind: else the compiler would serialise the products
+        pin<128>(sums);  // neither set before nor read behind, or the compiler would serialise the products
         int done = 1, before = multiply_wide<C, FIRST>(shared, stage, 0, 1, -1, sums);
         if (!FIRST) bring_pairs(shared, arguments, shared.task[v % TASKS].place, v % 2);
         const int spread = larger(smaller(k_blocks / (Later::PARTS + 1), SPREAD), 1), behind = group * (spread / 2);

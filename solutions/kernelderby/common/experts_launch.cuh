@@ -101,7 +101,7 @@ cudaError_t launch(void (*kernel)(Parameters...), int ctas, int threads, int sha
     return cudaLaunchKernelEx(&config, kernel, Parameters(values)...);
 }
 
-// Not inline: a process that has loaded both operators' libraries would have one `done` for both.
+// Not inline: in a process that has loaded both operators' libraries, both would share one `done`.
 static cudaError_t allow(const Variant* variants, int count) {
     static bool done[64] = {};
     int device = 0;

@@ -1,13 +1,14 @@
-// Products and ends of tiles for few pairs an expert, swap-AB: out^T = W x^T, so that 64 weight rows are wgmma's M and
-// the pairs its N, 8 and more of them. An expert with three pairs wastes little. Of a tile's sums the first half belongs
-// to weight block 0, the second to weight block 1.
+// Products and ends of tiles for few pairs an expert, with the operands swapped: out^T = W x^T, so that 64 weight rows
+// are wgmma's M and the pairs, 8 or more of them, its N. An expert with three pairs then wastes little. The first half
+// of a tile's sums belongs to weight block 0, the second to weight block 1.
 #pragma once
 #include "experts_common.cuh"
 
 namespace derby {
 
-// The sums of k_blocks k blocks. A stage is released as soon as its products are made: an SM's share of the memory
-// bandwidth is the bytes that it has in flight. GATHERED: the pairs came by cp.async, which the tensor core does not see without a fence.
+// The sums of k_blocks k blocks. A stage is released as soon as its products are finished: the memory bandwidth that an
+// SM gets depends on the bytes it has in flight. GATHERED: the pairs were copied by cp.async, whose results the tensor
+// core does not see without a fence.
 template <class C, bool GATHERED, int N>
 __device__ __forceinline__ void accumulate_scaled(Shared<C>& shared, Stage& stage, int k_blocks, float (&sums)[N]) {
     using Kind = typename C::Kind;
@@ -63,12 +64,13 @@ __device__ __forceinline__ void accumulate_scaled(Shared<C>& shared, Stage& stag
     }
 }
 
-// The same without scales: the tensor core adds, and one k block's products are started before the last one's are done.
+// The same without scales: the tensor core adds up, and a k block's products are started before those of the one before
+// are finished.
 template <class C, bool GATHERED, int N>
 __device__ __forceinline__ void accumulate_plain(Shared<C>& shared, Stage& stage, int k_blocks, float (&sums)[N]) {
     using Kind = typename C::Kind;
     const int lane = threadIdx.x % 32, group = threadIdx.x / 128;
-    // Zeros, though the first product need not add: otherwise the registers would live from tile to tile.
+    // Set to zero although the first product need not add: otherwise the registers would stay live from tile to tile.
 #pragma unroll
     for (int i = 0; i < N; ++i) sums[i] = 0.0f;
     int last = 0;
@@ -224,7 +226,8 @@ __device__ __forceinline__ void finish_second_scaled(Shared<C>& shared, const Ar
 }
 
 // The tile times the routing weights, added to the output rows of its tokens, or, STORES, rounded to bfloat16 and stored
-// by pair. What is added is float32, or bfloat16 where the output is. A warp turns 16 pairs of its 16 weight rows of each block at a time, and waits for no other.
+// by pair. What is added is float32, or bfloat16 where the output is. A warp transposes 16 pairs of its 16 weight rows
+// of each block at a time, and waits for no other warp.
 template <class C, bool STORES, int N>
 __device__ __forceinline__ void finish_second_plain(Shared<C>& shared, const Arguments& arguments, const Place& place,
                                                     const float (&sums)[N]) {

@@ -7,8 +7,8 @@
 
 namespace derby {
 
-// For compute-sanitizer's racecheck. It does not see that __syncwarp orders a warp's reads before the warp's one
-// arrival at a barrier, so every thread arrives.
+// For compute-sanitizer's racecheck, which does not see that __syncwarp orders a warp's reads before the warp's single
+// arrival at a barrier: every thread arrives.
 #ifdef DERBY_RACECHECK
 constexpr bool RACECHECK = true;
 #else
@@ -52,7 +52,7 @@ struct Stage {
     }
 };
 
-// This warp has done with stage s; with a cluster, both CTAs that load into it hear so.
+// Says that this warp is done with stage s; in a cluster, to both CTAs that load into it.
 template <class Shared>
 __device__ __forceinline__ void release(Shared& shared, int s, int lane) {
     __syncwarp();

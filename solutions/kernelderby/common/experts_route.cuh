@@ -1,5 +1,5 @@
-// The pairs (token, expert) of a routing in the order of their experts: by a kernel of its own, or, of few pairs, by every
-// CTA of the GEMMs for itself, so that there is no kernel before them. Also: the plan, which tiles an expert makes.
+// Sorts the pairs (token, expert) of a routing by expert: in a kernel of its own or, if the pairs are few, in every CTA
+// of the GEMMs for itself, so that no kernel has to run before them. Also the plan: which tiles each expert has.
 // Constraints: sm_90a; at most 256 experts, ids int32 within their range; tokens times top_k fits an int; a cluster of
 // up to 16 CTAs, for which the host sets the attribute of larger clusters.
 #pragma once
@@ -9,7 +9,7 @@ namespace derby {
 
 constexpr int CONSUMER_WARPS = CONSUMERS / 32;
 
-// Of a routing that every CTA sorts for itself.
+// For a routing that every CTA sorts for itself.
 template <int ROUTES>
 struct PairOrder {
     uint16_t pair[ROUTES];  // expert by expert
@@ -41,15 +41,15 @@ struct Sorted {
     static __device__ __forceinline__ int count(const Arguments& arguments, int expert) {
         return load_now(arguments.starts + expert + 1) - load_now(arguments.starts + expert);
     }
-    // (token, bits of the routing weight) of a row of all pairs, which is one of this expert's.
+    // (token, bits of the routing weight) of a row, counted over all pairs, that belongs to this expert.
     template <class C>
     static __device__ __forceinline__ const int2* pair_at(const Shared<C>&, const Arguments& arguments, int, int row) {
         return arguments.sorted + row;
     }
 };
 
-// By the consumers: how many pairs each expert has and, where this CTA sorts for itself (C::ROUTES), their order. The
-// order is the same in every CTA: by expert, then by pair. Ends with shared.share.
+// The consumers find how many pairs each expert has and, if this CTA sorts for itself (C::ROUTES), their order, which
+// is the same in every CTA: by expert, then by pair. Writes shared.share last.
 template <class C, bool FIRST>
 __device__ __forceinline__ void plan(Shared<C>& shared, const typename C::Routing::Arguments& arguments) {
     const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32, experts = arguments.experts;
@@ -138,7 +138,8 @@ __device__ __forceinline__ int token_at(const Shared<C>& shared, const typename 
         return load_now(&C::Routing::pair_at(shared, arguments, place.expert, place.first_row + row)->x);
 }
 
-// The tokens and routing weights of a tile's pairs, to buffer n, by threads of the warpgroup that will use them.
+// Copies the tokens and routing weights of a tile's pairs to buffer n. Each warpgroup's threads copy those that it will
+// use.
 template <class C>
 __device__ __forceinline__ void bring_pairs(Shared<C>& shared, const typename C::Routing::Arguments& arguments,
                                             const Place& place, int n) {
@@ -154,7 +155,7 @@ __device__ __forceinline__ void bring_pairs(Shared<C>& shared, const typename C:
     }
 }
 
-// The values from i on, i a multiple of 4; `none` behind the end.
+// Four values from i on, a multiple of 4; behind the end each is `none`.
 template <class Value>
 __device__ __forceinline__ void load_four(Value (&to)[4], const Value* from, int i, int end, Value none) {
     if (i + 4 <= end) {

@@ -1,12 +1,12 @@
-// Which part of the work a worker takes: a CTA, or a cluster of two CTAs. Plain arithmetic on host and device: a test
-// compiles it for the host.
+// Which part of the work a worker takes; a worker is a CTA or a cluster of two CTAs. It is plain arithmetic for host
+// and device, so a test can compile it for the host.
 //
 // A tile is 256 weight rows times one block of an expert's pairs over the whole K. Tiles are numbered slab by slab (a
 // slab is some neighbouring blocks of weights of every expert), within a slab expert by expert, and within an expert
 // the blocks of pairs fastest: neighbours share weights and run at the same time, so L2 serves them.
 // The K loops of tiles are laid end to end and every worker takes an equal stretch (stream-K, Osama et al., arXiv
-// 2301.03598). Where some expert has several blocks of pairs, whole tiles are dealt out in turn first and only the last
-// one to two tiles a worker are split, since blocks that share weights then run at the same time (hybrid stream-K).
+// 2301.03598). If some expert has several blocks of pairs, whole tiles are first dealt out in turn, and only the last
+// one to two tiles a worker are split, so that blocks that share weights run at the same time (hybrid stream-K).
 #pragma once
 
 #ifdef __CUDACC__
@@ -89,8 +89,8 @@ DERBY_FUNCTION int last_piece(int in_split, int stretch, int k_blocks) {
 // Blocks of up to `most` pairs that `count` pairs of an expert make.
 DERBY_FUNCTION int blocks_of(int count, int most) { return (count + most - 1) / most; }
 
-// The number of tiles of one expert's blocks of pairs in a slab. With a cluster of two CTAs a tile is two of those of
-// one CTA: two blocks of pairs with the same weights while there are two, and the odd block that may be left with two
+// The number of tiles of one expert's blocks of pairs in a slab. In a cluster of two CTAs a tile is two tiles of a
+// single CTA: two blocks of pairs with the same weights, or, for an odd block that is left over, that block with two
 // neighbouring blocks of weights.
 DERBY_FUNCTION int tiles_of(int blocks, int slab, int cluster) {
     return blocks / cluster * slab + blocks % cluster * ((slab + cluster - 1) / cluster);
@@ -98,8 +98,8 @@ DERBY_FUNCTION int tiles_of(int blocks, int slab, int cluster) {
 
 // tile_start[e]: tiles of a slab before those of expert e, MOST_EXPERTS entries, NEVER where there is no expert;
 // slab_tiles: of a whole slab; row_start[e]: pairs of the experts before e. An expert's pairs are spread evenly over
-// its blocks, in multiples of 8, but for a half block. rank: of the CTA in its cluster. halved: blocks up to which the
-// last of an odd number may be a half one; evens: of an even number as well.
+// its blocks, in multiples of 8, except for a half block. rank: of the CTA in its cluster. halved: up to this many
+// blocks the last one of an odd number may be a half block; evens: also the last one of an even number.
 DERBY_FUNCTION Place locate(int tile, const Layout& layout, int most_rows, const int* tile_start, int slab_tiles,
                             const int* row_start, int rank, int cluster, int halved,
                             bool evens) {
@@ -111,7 +111,7 @@ DERBY_FUNCTION Place locate(int tile, const Layout& layout, int most_rows, const
     const int count = row_start[expert + 1] - row_start[expert];
     const int blocks = blocks_of(count, most_rows), groups = blocks / cluster;
     const int in_expert = in_slab - tile_start[expert], odd = in_expert - groups * layout.slab;
-    // Where pairs are wgmma's M they go by half blocks.
+    // If pairs are wgmma's M, they are shared out in half blocks.
     const bool half = (blocks % 2 || evens) && blocks <= halved && (count - 1) % most_rows < most_rows / 2;
     const int units = half ? 2 * blocks - 1 : 2 * blocks;  // half blocks
     const int rows_a_block = blocks > 1 ? ((2 * count + units - 1) / units + 7) / 8 * 8 : (count + 7) / 8 * 8;

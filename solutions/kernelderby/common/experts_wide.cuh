@@ -101,9 +101,10 @@ __device__ __forceinline__ void finish_second_wide(Shared<C>& shared, const Argu
     named_barrier_sync(NamedBarrier::WARPGROUP_DONE + warp / 4, CONSUMERS / 2);  // before the next tile's pairs come
 }
 
-// All visits of a consumer. The product of a k block with 128 weight rows is scaled and added to the sums by itself; the
-// next k block is waited for and its scales are read under the second of them. The first k block stands apart: as ptxas
-// makes the loop then, nearly every multiply-add shares its scale with the one before it, so fewer registers are read.
+// All visits of a consumer. The product of a k block with each 128 weight rows is scaled and added to the sums
+// separately; during the second of them the warpgroup waits for the next k block and reads its scales. The first k
+// block is handled outside the loop: the code that ptxas then makes of the loop lets nearly every multiply-add share
+// its scale with the one before it, so fewer registers are read.
 template <class C, bool FIRST, bool STORES>
 __device__ __forceinline__ void work_on_wide_scaled(Shared<C>& shared,
                                                     const typename C::Routing::Arguments& arguments) {

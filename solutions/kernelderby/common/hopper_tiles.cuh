@@ -54,8 +54,8 @@ struct Extent {
     int whole, turns;  // the first `whole` turns are a unit each, the others (of HALVES_TAIL) half a unit's rows
 };
 
-// Unit u of rows x columns units: groups of `group` rows, within them column after column, so that the CTAs at work
-// share both operands in L2.
+// The place of unit u among rows x columns units. Units are numbered by groups of `group` rows, and within a group
+// column after column, so that the CTAs at work share both operands in L2.
 __host__ __device__ __forceinline__ int2 unit_place(int u, int rows, int columns, int group) {
     const int whole = group * columns, first = u / whole * group, within = u % whole;
     const int high = group < rows - first ? group : rows - first;
@@ -92,7 +92,8 @@ __device__ __forceinline__ void load_operands(Ring<F>& ring, Barriers<F::STAGES>
         const int2 tile = walk.tile(extent);
         const int rows = walk.half(extent) ? F::ROWS / 2 : F::ROWS, part = F::SHARE_X ? rows / F::CLUSTER : rows;
         const int x_first = F::SHARE_X ? walk.rank * part : 0, w_first = F::SHARE_X ? 0 : walk.rank * F::W_BOX;
-        // Boxes without a row of x are left out: the old values in their place only reach rows that are not stored.
+        // Boxes without a row of x are not loaded: the old values in their place only influence rows that are not
+        // stored.
         const int inside = max((min(rows, extent.m - tile.x) + F::X_BOX - 1) / F::X_BOX * F::X_BOX, 0);
         for (int k = 0; k < extent.k_blocks; ++k, ++step) {
             const uint32_t s = step % F::STAGES;
@@ -115,7 +116,7 @@ __device__ __forceinline__ void load_operands(Ring<F>& ring, Barriers<F::STAGES>
     }
 }
 
-// A consumer warp is done with stage s.
+// Says that a consumer warp is done with stage s.
 template <class F>
 __device__ __forceinline__ void release(Barriers<F::STAGES>& barriers, uint32_t s) {
     const int lane = threadIdx.x % WARP;

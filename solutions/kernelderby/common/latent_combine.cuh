@@ -1,9 +1,9 @@
-// The second kernel of latent attention: puts the pieces of a sequence together that several workers have had.
+// The second kernel of latent attention: puts together the pieces of a sequence that several workers have computed.
 //
-// COMBINE_SHARES CTAs for each cut between two workers. Those of one sequence share it among each other, in units of
-// 16 rows and 32 columns, so that each reads as much whatever the lengths are; of many pieces of a unit each warp takes a few,
-// since it waits for memory once.
-// Pieces are added in an order that their number decides: results never change.
+// COMBINE_SHARES CTAs for each cut between two workers. The CTAs of one sequence share its results in units of 16 rows
+// and 32 columns, so that each reads the same amount whatever the lengths are. If a unit has many pieces, each warp
+// takes a few of them, so that it waits for memory only once. The number of pieces alone decides the order in which
+// they are added, so results never change.
 // Constraints: behind latent_tiles.cuh's kernel on the same stream, with its plan and its pieces; sm_90a; at most 48
 // KB of shared memory.
 #pragma once
@@ -12,10 +12,10 @@
 namespace derby {
 
 constexpr int COMBINE_THREADS = 512, COMBINE_WARPS = COMBINE_THREADS / 32;
-constexpr int COMBINE_SHARES = 4;  // of 64 units of two pieces 16 each, one a warp
+constexpr int COMBINE_SHARES = 4;  // of 64 units of two pieces each takes 16, one a warp
 constexpr int WARP_PIECES = 4;     // of a unit, where there are enough warps
 
-// Sums of weights against `most`, of 32 columns of two rows, in the layout in which they were written.
+// Sums of values times weights relative to `most`: 32 columns of two rows, in the layout in which they were written.
 struct PartialSums {
     float most[2] = {-INFINITY, -INFINITY}, total[2] = {0, 0};
     float all[16] = {};
@@ -63,7 +63,8 @@ derby_latent_combine(const __grid_constant__ LatentCall call) {
     int group = 1;  // warps of a unit
     while (group < COMBINE_WARPS && group * WARP_PIECES < pieces) group *= 2;
     const int member = warp % group, at_once = COMBINE_WARPS / group;
-    // The first piece is the last one of the worker before the first cut, the others are their workers' first ones.
+    // The first piece is the last one of the worker before the first cut; each other piece is the first one of its
+    // worker.
     const int first_slot = (head_block * call.plan.workers + worker - before - 1) * 2;
     for (int base = (before * COMBINE_SHARES + share) * at_once; base < units; base += cuts * COMBINE_SHARES * at_once) {
         const int unit = base + warp / group, rows = unit / 16, columns = unit % 16;

@@ -1,7 +1,8 @@
 // Which tiles of which sequences a worker of latent attention takes.
 //
-// All sequences' tiles stand in one line. Each sequence has `overhead` tiles more in front, for the cost of its begin and
-// end. The line is cut into equal stretches, one a worker. Every worker computes its own from the lengths.
+// All sequences' tiles stand in one line. Each sequence is counted with `overhead` additional tiles in front, for the
+// cost of its begin and end. The line is cut into equal stretches, one for each worker. Every worker computes its own
+// from the lengths.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -17,7 +18,7 @@ struct LatentPlan {
     int snap;            // in tiles: a shorter piece of a sequence than this goes to the neighbour
 };
 
-// From tile `first_tile` of sequence `first` on, to before tile `end_tile` of sequence `end`.
+// From tile `first_tile` of sequence `first` up to, but without, tile `end_tile` of sequence `end`.
 struct LatentRange {
     int first, first_tile, end, end_tile;
     __device__ __forceinline__ bool has(int sequence, int tile) const {
@@ -28,7 +29,7 @@ struct LatentRange {
 __device__ __forceinline__ int length_of(const LatentPlan& plan, int sequence) {
     return max(min(__ldg(plan.context_lens + sequence), plan.longest), 0);
 }
-// An empty sequence has a tile without a token.
+// An empty sequence counts as one tile, without a token.
 template <int TILE>
 __device__ __forceinline__ int tiles_of(int length) {
     return max((length + TILE - 1) / TILE, 1);

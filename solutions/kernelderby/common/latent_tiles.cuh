@@ -1,11 +1,12 @@
 // Latent attention in blocks of 64 query heads and 64 tokens, for sm_90a.
 //
 // A persistent CTA on every multiprocessor. One warpgroup multiplies queries and tokens and makes weights of the scores;
-// two others multiply the weights by half of the latent's dimensions each, whose 64 x 256 sums they keep in registers. So
-// the tensor cores have work of the one while the others wait or weigh. A tile of tokens lies in shared memory once, as
-// key and as value, and there are two; the thread that loads them asks for a part as soon as all have used the last one
-// there: the rotary part after the scores, each half of the latent after the sums. Sums are only scaled anew where a row's
-// greatest score has grown by more than 2^8 (as FlashAttention 4 does): until then weights are taken against an older one.
+// two others multiply the weights by half of the latent's dimensions each, whose 64 x 256 sums they keep in registers.
+// So the tensor cores have work from one of them while the others wait or compute weights. A tile of tokens lies in
+// shared memory only once, as key and as value, and there is room for two tiles. The thread that loads them requests a
+// part as soon as all have used what was in its place: the rotary part after the scores, each half of the latent after
+// the sums. Sums are rescaled only if a row's greatest score has grown by a factor of more than 2^8 (as FlashAttention
+// 4 does); until then weights are relative to an older one.
 // Constraints: sm_90a; 576 values of a query head and of a token, of which the first 512 are the value; heads are
 // padded to 64 a CTA; a cache without blocks, or in blocks of a power of two of tokens, 8 or more; bf16, contiguous,
 // addresses a multiple of 16. The host plans (latent_plan.cuh) and gives room for the pieces.
@@ -43,16 +44,17 @@ constexpr int SLABS = KEY / 64;  // 64 columns each, with the 128-byte swizzle
 constexpr int QUERY_SLAB = HEADS * 128, WEIGHTS = HEADS * 128;  // bytes
 constexpr float NONE = -1e30f;  // greatest score of no token
 constexpr float GROWTH = 8;     // of a row's greatest score, beyond which its sums are scaled anew
-// Of a thread, by role. With the 512 threads of a CTA the compiler gives 128 to each: wgmma then takes half of the 256 columns.
+// Registers of a thread, by role. With the 512 threads of a CTA the compiler gives 128 to each, so wgmma takes half of
+// the 256 columns at a time.
 constexpr int LOAD_REGISTERS = 32, WEIGH_REGISTERS = 144, SUM_REGISTERS = 168;
 static_assert(LOAD_REGISTERS + WEIGH_REGISTERS + 2 * SUM_REGISTERS == 65536 / 128, "all that a multiprocessor has");
 enum Part { LEFT, RIGHT, ROTARY, PARTS };
 enum Role { LOAD, WEIGH, SUM_LEFT, SUM_RIGHT };
 enum Barrier { ZEROED_LEFT = 1, ZEROED_RIGHT };
 
-// TILE: tokens, a multiple of 16. BUFFERS: tiles in shared memory. HELD: slabs of the queries that the warpgroup of the
-// scores has in registers, the rotary one and those before it. CTAS of a cluster have a block of heads each and the same
-// pieces: each loads its share of a tile for all.
+// TILE: tokens, a multiple of 16. BUFFERS: tiles in shared memory. HELD: how many slabs of the queries the warpgroup of
+// the scores keeps in registers: the rotary one and those before it. CTAS: the CTAs of a cluster have a block of heads
+// each and the same pieces, and each loads its share of a tile for all of them.
 template <int TILE_, int BUFFERS_, int HELD_, int CTAS_>
 struct Form {
     static constexpr int TILE = TILE_, BUFFERS = BUFFERS_, HELD = HELD_, CTAS = CTAS_;
@@ -83,7 +85,7 @@ __device__ __forceinline__ T& shared_memory() {
 
 __device__ __forceinline__ float inverse(float sum) { return sum > 0 ? __fdividef(1, sum) : 0; }  // 0: no token
 
-// Of four words of 8 columns each, of which the lanes of a quad hold a fourth: lane c gets all of the c-th.
+// The lanes of a quad each hold a fourth of four words of 8 columns; lane c gets the whole c-th word.
 __device__ __forceinline__ uint4 gather_quad(uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
     const bool odd = threadIdx.x % 2, high = threadIdx.x / 2 % 2;
     const uint32_t first = __shfl_xor_sync(~0u, odd ? a : b, 1), second = __shfl_xor_sync(~0u, odd ? c : d, 1);
@@ -93,8 +95,8 @@ __device__ __forceinline__ uint4 gather_quad(uint32_t a, uint32_t b, uint32_t c,
     return high ? make_uint4(x, y, up.x, up.y) : make_uint4(low.x, low.y, x, y);
 }
 
-// 32 columns of two rows, 8 apart, from their sums in a warp's layout: o[4 j + ..] of 8 columns each. rows: that there are
-// from the first one on.
+// Stores 32 columns of two rows, 8 apart, from their sums in a warp's layout: o[4 j + ..], 8 columns for each j. rows:
+// how many rows exist from the first one on.
 __device__ __forceinline__ void write_columns(__nv_bfloat16* to, int rows, const float* o, float low, float high) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -107,7 +109,7 @@ __device__ __forceinline__ void write_columns(__nv_bfloat16* to, int rows, const
     }
 }
 
-// Rows of a page that a box has: as many as no tile shares with another page.
+// Rows of a page in a box: the largest number with which no box belongs to two tiles.
 template <int TILE>
 __host__ __device__ constexpr int page_rows(int page_size) {
     int rows = page_size;
@@ -189,7 +191,7 @@ struct Kernel {
         const int page_size = 1 << call.page_bits, rows = page_rows<TILE>(page_size);
         const int* table = call.block_table + int64_t(piece.sequence) * call.table_width;
         for (int row = 0; row < TILE; row += rows) {
-            // In place of pages behind the last token the last one again: its rows do not count.
+            // Pages behind the last token are replaced by the last one, whose rows do not count there.
             const int token = min(tile * TILE + row, max(piece.length - 1, 0));
             const int page = __ldg(table + (token >> call.page_bits));
 #pragma unroll
@@ -198,7 +200,7 @@ struct Kernel {
         }
     }
 
-    // A warp is done with a part of a tile, in every CTA that the tile went to.
+    // Says that a warp is done with a part of a tile, to every CTA of the cluster that loads a share of it.
     __device__ __forceinline__ void release(int buffer, int part) {
         const uint32_t empty = at(&shared.empty[buffer][part]);
         if (CTAS == 1 && lane == 0) mbarrier_arrive(empty);
@@ -217,7 +219,7 @@ struct Kernel {
         }
     }
 
-    // Rows r and r + 8 of the warpgroup's 64, which this thread holds parts of.
+    // Row r of the warpgroup's 64: this thread holds parts of rows r and r + 8.
     __device__ __forceinline__ int row() const { return 16 * warp + lane / 4; }
 
     // The last HELD slabs of the queries, as A operands.
@@ -261,7 +263,8 @@ struct Kernel {
         pin<TILE / 2>(s);
     }
 
-    // Scores become weights; `most` and `sum` of both rows are brought up to date. Returns the sums' factors.
+    // Turns scores into weights and updates `most` and `sum` of both rows. Returns the factors by which sums must be
+    // rescaled.
     __device__ __forceinline__ float2 weigh(float (&s)[TILE / 2], float (&most)[2], float (&sum)[2], int limit) {
         float greatest[2] = {-INFINITY, -INFINITY}, factor[2] = {1, 1};
 #pragma unroll
@@ -336,7 +339,7 @@ struct Kernel {
         }
     }
 
-    // Rows of the half of a tile from `limit` on become zeros: 0 times NaN is NaN.
+    // Sets the rows of the half of a tile from `limit` on to zero, since 0 times NaN is NaN.
     template <int PART>
     __device__ __forceinline__ void clear(int buffer, int limit) {
         unsigned char* half = shared.tiles[buffer] + PART * HALF;
@@ -347,8 +350,8 @@ struct Kernel {
         named_barrier_sync(PART == LEFT ? ZEROED_LEFT : ZEROED_RIGHT, 128);
     }
 
-    // A piece that is all of its sequence goes to the output. Of others each lane's sums stay together, 512 bytes a warp: the
-    // kernel that reads them lays its lanes out likewise.
+    // A piece that is its whole sequence goes to the output. The sums of other pieces are stored lane by lane, 512
+    // bytes a warp, for a kernel whose lanes read them in the same layout.
     template <int PART>
     __device__ __forceinline__ void write(const float (&o)[128], const float (&sum)[2], const float (&most)[2],
                                           const Piece& piece) {

@@ -3,9 +3,10 @@
 // A persistent CTA on every multiprocessor. Its producer warps take items of work (tiles of queries of a head, longest
 // first, given out by a counter) and load their queries, and tiles of keys and values in two stages, with TMA: a box of
 // 64 columns, of a 16-token page where the cache is paged. Two or three warpgroups have 64 rows of queries each. Their
-// scores come from shared memory into registers, become weights there, and go into the second product as its A operand.
-// The next scores are multiplied before the weights of those at hand are used, so a warpgroup weighs while the tensor
-// cores work for it; and warpgroups take turns, so that they also work for one while the others weigh.
+// scores are accumulated in registers, become weights there, and go into the second product as its A operand. A
+// warpgroup starts the product of the next scores before it uses the weights of the current ones, so it computes
+// weights while the tensor cores work for it; and warpgroups take turns, so that the tensor cores work for one while
+// the others compute weights.
 // Constraints: sm_90a; head_dim a multiple of 8 up to 256; pages of 16 tokens where the cache is paged; query heads a
 // multiple of key heads; bf16, contiguous, addresses a multiple of 16; sm_scale > 0. The host gives the order of the
 // items (attention_order.cuh) and a counter at zero.
@@ -39,7 +40,7 @@ __device__ __forceinline__ void multiply_values(float (&o)[S::D / 2], const uint
     wgmma_commit_group();
 }
 
-// A warp's scores once more, by this warp alone (wgmma takes four): where those that there were have been lost.
+// Computes a warp's scores once more where they have been overwritten; without wgmma, which needs all four warps.
 template <typename S>
 __device__ __forceinline__ void multiply_again(float (&s)[S::N / 2], uint32_t q, uint32_t k) {
     const int lane = threadIdx.x & 31, warp = (threadIdx.x >> 5) & 3, row = lane & 7, matrix = lane >> 3;
@@ -74,9 +75,9 @@ __device__ __forceinline__ void pass(int warpgroup) {
         named_barrier_arrive(TURN + (warpgroup + 1 == S::WARPGROUPS ? 0 : warpgroup + 1), 256);
 }
 
-// Values behind the last key have a weight of 0, but 0 times an infinite value or NaN is NaN. Free slots of a page and the
-// next sequence may hold such values (whole pages behind the last are zeros already). Each warpgroup clears them for
-// itself: all write the same.
+// Values behind the last key have a weight of 0, but 0 times an infinite value or NaN is NaN, and free slots of a page
+// and the next sequence may hold such values (whole pages behind the last are already zeros). Each warpgroup clears
+// them for itself: all write the same.
 template <typename S>
 __device__ __forceinline__ void clear_values(uint32_t v, int keys, int warpgroup) {
     constexpr int CHUNKS = S::V_ROW / 16;
@@ -104,7 +105,7 @@ __device__ __forceinline__ void consume(const AttentionCall& call, SharedMap<S> 
         float o[S::D / 2], s[S::N / 2];
         uint32_t p[S::N / 4];
         Softmax softmax;
-        // Where the thread's first row and the warpgroup's first row stand among the keys.
+        // The positions of the thread's first row and of the warpgroup's first row among the keys.
         const int context = tile.keys - tile.queries + tile.token;
         const int position = context + divide(row, call.by_pack);
         const int position_low = context + divide(row + 8, call.by_pack);
@@ -197,12 +198,11 @@ __device__ __forceinline__ void consume(const AttentionCall& call, SharedMap<S> 
         for (int half = 0; half < 2; ++half) factor[half] = softmax.sum[half] > 0.0f ? 1.0f / softmax.sum[half] : 0.0f;
         store_rows<S>(call, tile, o, factor, row, lane);
     }
-    // Takes back the turn that is left over, so that no barrier has threads waiting at the end.
+    // Takes the turn that is left over, so that no barrier has threads waiting at the end.
     if (warpgroup == 0) turn<S>(0);
 }
 
-// Rows of a tile without a head and token: zeros, since their values influence when a warp follows its highest
-// scores.
+// Rows of a tile without a head and token are set to zero, since their values influence when a warp moves its origin.
 template <typename S>
 __device__ __forceinline__ void clear_unused_queries(const AttentionCall& call, SharedMap<S> shared) {
     const int used = call.pack * call.tile_tokens, words = (S::M - used) * (ROW_BYTES / 16);
@@ -239,7 +239,7 @@ __global__ void __launch_bounds__(S::THREADS, 1)
         }
     }
     clear_unused_queries<S>(call, shared);
-    // The table is on its way while the sequence's length is.
+    // The table is requested together with the sequence's length.
     if (S::PAGED && call.num_seqs == 1 && threadIdx.x >= 32 && threadIdx.x < 64)
         for (int entry = (threadIdx.x - 32) * 32; entry < call.table_width; entry += 1024)
             prefetch_l2(call.block_table + entry);

@@ -28,7 +28,8 @@ __device__ __forceinline__ void fence_mbarrier_init() {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
-// Until the phase of this parity is over. The phase before a fresh barrier's first one has parity 1 and is over.
+// Waits until the phase of this parity is over. A fresh barrier's first phase has parity 0; the one before it, of
+// parity 1, counts as over.
 __device__ __forceinline__ void mbarrier_wait(uint32_t barrier, uint32_t parity) {
     asm volatile(
         "{\n.reg .pred p;\nwait:\n"
@@ -44,7 +45,7 @@ __device__ __forceinline__ void mbarrier_wait_cluster(uint32_t barrier, uint32_t
         ::"r"(barrier), "r"(parity) : "memory");
 }
 
-// Whether the phase of this parity is over, without waiting longer than the hardware likes.
+// Whether the phase of this parity is over; waits no longer than the hardware's own time limit.
 __device__ __forceinline__ bool mbarrier_try_wait(uint32_t barrier, uint32_t parity) {
     uint32_t over;
     asm volatile(
@@ -199,7 +200,8 @@ __device__ __forceinline__ int load_acquire(const int* from) {
     return value;
 }
 
-// Loads that stay where they are: the compiler may move __ldcg and its like before a wait for the previous kernel.
+// Loads that keep their place in the code: the compiler may move __ldcg and its like to before a wait for the previous
+// kernel.
 __device__ __forceinline__ int load_now(const int* from) {
     int value;
     asm volatile("ld.global.cg.s32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
@@ -232,8 +234,8 @@ __device__ __forceinline__ uint4 load_constant16(const void* from) {
     return v;
 }
 
-// If `wanted`, increments the counter and sets `before` to its former value. An increment, because the assembler turns an
-// addition into one for the whole warp, with shuffles that wait for it at once.
+// If `wanted`, increments the counter and sets `before` to its former value. It is an increment because the assembler
+// would turn an addition into one for the whole warp, with shuffles that wait for the result at once.
 __device__ __forceinline__ void take_ticket(int* counter, bool wanted, int& before) {
     asm volatile("{\n.reg .pred p;\nsetp.ne.s32 p, %2, 0;\n@p atom.global.inc.u32 %0, [%1], 0x7fffffff;\n}"
                  : "+r"(before) : "l"(counter), "r"(static_cast<int>(wanted)) : "memory");
@@ -324,7 +326,8 @@ __device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
     return packed;
 }
 
-// No instruction: the compiler has these values here, in registers, and works them out neither later nor again.
+// No instruction: makes the compiler have these values in registers here, so that it computes them neither later nor
+// again.
 template <class T>
 __device__ __forceinline__ void keep(T*& address) {
     asm volatile("" : "+l"(address));

@@ -1,11 +1,12 @@
 // Rows of bfloat16 normalized by a block each: read once into registers, summed over the block, written once. A block has
 // any number of warps, where Triton's has a power of two: 5120 or 7168 columns leave no lane idle.
 //
-// Columns and threads are constants (Form). After a flush the code itself comes from memory, so few rows take as long as
-// their code is: with both known only when it runs, 128 rows of 2048 columns took 2.0 us rather than 1.6.
+// Columns and threads are constants (Form). After a flush of the caches the code itself comes from memory, so the time
+// for few rows depends on the length of the code: with columns and threads known only at run time, 128 rows of 2048
+// columns took 2.0 us rather than 1.6.
 //
-// A form may ask for a row a wave of blocks ahead (Rows::ahead), so that the second-level cache has it when its block
-// starts: memory is busy between the waves too, and no register waits for it.
+// A form may request a row one wave of blocks ahead (Rows::ahead), so that it is in the second-level cache when its
+// block starts. Memory is then busy between the waves too, and no register waits for the row.
 
 #pragma once
 #include <cuda_bf16.h>
@@ -115,7 +116,8 @@ __device__ __forceinline__ void normalize(const Rows& rows, Sums& shared) {
       if constexpr (OPERATOR == ADD_RMS) fetch(rows.residual + later, WIDE);
     }
   }
-  // Squares about a value of the row lose little: none of n values lies further than sqrt(n) deviations from the mean.
+  // Squares relative to a value of the row lose little precision: none of n values lies further than sqrt(n) standard
+  // deviations from the mean.
   float shift = 0.0f;
   if constexpr (OPERATOR == LAYER) {
     shift = __uint_as_float(__ldg(reinterpret_cast<const unsigned*>(rows.x + start)) << 16);

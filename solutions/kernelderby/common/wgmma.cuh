@@ -26,7 +26,7 @@ __device__ __forceinline__ void wgmma_wait_group() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
 
-// Nothing that reads or writes d may pass this point: a wait for wgmma names no registers.
+// The compiler moves nothing that reads or writes d past this point; the wait for wgmma itself names no registers.
 template <int COUNT>
 __device__ __forceinline__ void pin(float* d) {
 #pragma unroll
@@ -97,8 +97,8 @@ __device__ __forceinline__ void wgmma_e4m3_rs(float* d, const uint32_t* a, uint6
     WgmmaForm<N>::e4m3_rs(d, a, b, add);
 }
 
-// How they are made: DERBY_D<N>(F, M) is F(0) M(1) ... M(N / 2 - 1), once as the text of the registers and once as the
-// operands. Inline assembly takes no parameter pack, so the index sequence is the preprocessor's.
+// How they are made: DERBY_D<N>(F, M) is F(0) M(1) ... M(N / 2 - 1), used once for the text of the registers and once
+// for the operands. Inline assembly takes no parameter pack, so the preprocessor makes the index sequence.
 #define DERBY_TEXT_FIRST(i) "%" #i
 #define DERBY_TEXT(i) ", %" #i
 #define DERBY_REGISTER_FIRST(i) "+f"(d[i])
