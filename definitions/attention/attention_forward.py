@@ -39,6 +39,19 @@ def run(query, key, value, cu_seqlens_q, cu_seqlens_k, max_seqlen, sm_scale):
     return output
 
 
+def reference_rows(inputs, rows):
+    """The inputs of these tokens alone: each is the only query of a sequence that has the keys of its own one."""
+    index = torch.tensor(rows, dtype=torch.int64, device=inputs["query"].device)
+    bounds = inputs["cu_seqlens_k"].tolist()
+    sequences = (torch.searchsorted(inputs["cu_seqlens_q"].long(), index, right=True) - 1).tolist()
+    places = [torch.arange(bounds[each], bounds[each + 1], device=index.device) for each in sequences]
+    keys = torch.cat([index[:0], *places])
+    offsets = torch.tensor([0, *map(len, places)], device=index.device).cumsum(0)
+    return {**inputs, "query": inputs["query"][index], "key": inputs["key"][keys], "value": inputs["value"][keys],
+            "cu_seqlens_q": torch.arange(len(rows) + 1, dtype=torch.int32, device=index.device),
+            "cu_seqlens_k": offsets.to(torch.int32)}
+
+
 def attend(query, keys, values, sm_scale, output):
     """One head of one sequence: query [rows, head_dim], keys and values [columns, head_dim] -> output like query."""
     step = max(1, MAX_SCORES // max(1, len(keys)))

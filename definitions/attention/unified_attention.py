@@ -52,6 +52,17 @@ def run(query, key_cache, value_cache, cu_seqlens_q, seq_lens, block_table, max_
     return output
 
 
+def reference_rows(inputs, rows):
+    """The inputs of these tokens alone: each is the last one of a sequence of its own, which ends with it."""
+    bounds = inputs["cu_seqlens_q"].long()
+    index = torch.tensor(rows, dtype=torch.int64, device=bounds.device)
+    sequence = torch.searchsorted(bounds, index, right=True) - 1
+    lengths = inputs["seq_lens"].long()[sequence] - (bounds[sequence + 1] - 1 - index)
+    return {**inputs, "query": inputs["query"][index], "block_table": inputs["block_table"][sequence],
+            "cu_seqlens_q": torch.arange(len(rows) + 1, dtype=torch.int32, device=index.device),
+            "seq_lens": lengths.to(torch.int32)}
+
+
 def cached(cache, blocks, length):
     """The first `length` tokens in the blocks of one sequence's table: float32 [kv_heads, length, head_dim]."""
     needed = blocks[:-(-length // cache.shape[1])].long()

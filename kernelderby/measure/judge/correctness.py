@@ -101,21 +101,30 @@ def judge(
         return compare(definition, outputs, references)
 
 
+def has_rows(module: ModuleType) -> bool:
+    """Whether a reference of some rows is less work than the whole one."""
+    return hasattr(module, "REFERENCE_ROWS") or hasattr(module, "reference_rows")
+
+
 def some_rows(
     module: ModuleType, inputs: dict[str, Any], outputs: Outputs, rows: Sequence[int]
 ) -> tuple[dict[str, Any], Outputs]:
-    """What a reference of these rows of the outputs reads, and these rows. REFERENCE_ROWS of the definition's module:
-    which inputs go with the output's rows, and along which dimension."""
-    dimensions: dict[str, int] = module.REFERENCE_ROWS
-    taken = {
-        name: _taken(value, dimensions[name], rows) if name in dimensions else value for name, value in inputs.items()
-    }
+    """The inputs for a reference of these output rows, and these rows of the outputs. By reference_rows(inputs, rows)
+    of the definition's module, or its REFERENCE_ROWS: input -> the dimension along which it goes with the rows."""
+    if hasattr(module, "reference_rows"):
+        taken = module.reference_rows(inputs, list(rows))
+    else:
+        dimensions: dict[str, int] = module.REFERENCE_ROWS
+        taken = {
+            name: _taken(value, dimensions[name], rows) if name in dimensions else value
+            for name, value in inputs.items()
+        }
     return taken, {name: _taken(tensor, 0, rows) for name, tensor in outputs.items()}
 
 
 def _taken(tensor: torch.Tensor, dimension: int, rows: Sequence[int]) -> torch.Tensor:
     """By its bytes where they are single: not every such type can be indexed."""
-    index = torch.tensor(rows, device=tensor.device)
+    index = torch.tensor(rows, dtype=torch.int64, device=tensor.device)
     if tensor.element_size() == 1:
         return tensor.view(torch.uint8).index_select(dimension, index).view(tensor.dtype)
     return tensor.index_select(dimension, index)

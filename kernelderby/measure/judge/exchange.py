@@ -23,6 +23,7 @@ from kernelderby.measure.judge.checksums import bytes_of, changed_inputs, checks
 from kernelderby.measure.judge.correctness import (
     POISON,
     Outputs,
+    has_rows,
     judge,
     make_ready,
     reference_outputs,
@@ -190,9 +191,9 @@ class Exchange:
     def drawn(self, name: str, calls: int, wanted: int, seconds: float, least: int = 1) -> dict[int, int | None]:
         """Which calls of a series are compared, each as likely as any other and the same for all who race: whole
         (None) as long as their references take no longer than that, the others by some rows, where the definition has
-        REFERENCE_ROWS. least: so many in any case."""
+        a reference of those. least: so many in any case."""
         whole, rows = self.affordable(seconds, min(wanted, calls)), 0
-        if hasattr(self.module, "REFERENCE_ROWS"):
+        if has_rows(self.module):
             of_rows = self._rows_seconds or self.reference_seconds / 8
             rows = max(least - whole, min(wanted - whole, int(seconds / max(of_rows, 1e-6))))
         else:

@@ -38,7 +38,7 @@ class Series:
 
     def drawn(self, name: str, iterations: int) -> dict[int, int | None]:
         """The calls of a series that are compared, each as likely as any other, whole (None) or by some rows: those for
-        which whole references take too long, where the definition has REFERENCE_ROWS."""
+        which whole references take too long, where the definition has a reference of some."""
         wanted = min(iterations, math.ceil(ENOUGH / self.planned))
         return self._exchange.drawn(name, iterations, wanted, _COMPARING_SECONDS[self.repeats])
 
