@@ -14,7 +14,7 @@ import click
 
 from kernelderby import __version__
 from kernelderby.cli.options import root_option
-from kernelderby.cli.signals import Signalled, unwind_on_signals
+from kernelderby.cli.signals import Signalled, finish, unwind_on_signals
 from kernelderby.cli.streams import make_streams_safe
 from kernelderby.errors import DerbyError
 from kernelderby.store.locate import install_words
@@ -103,12 +103,16 @@ def main() -> None:
     except Signalled as ended:
         ended.tell()
         raise
+    except SystemExit:
+        finish()
+        raise
     except (DerbyError, OSError, MemoryError, ImportError) as error:
         if isinstance(error, ModuleNotFoundError) and error.name not in _OF_MEASURING:
             raise
         from kernelderby.cli.output import warn
 
         warn([*getattr(error, "__notes__", ()), _told(error)])
+        finish()
         sys.exit(2 if isinstance(error, UnknownVerb) else 1)
 
 

@@ -8,6 +8,7 @@ import sys
 import time
 from _thread import start_new_thread
 from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
 
 _GRACE_SECONDS = 20.0  # for unwinding: workers end, folders of theirs are removed
@@ -55,6 +56,18 @@ def unwind_on_signals() -> None:
         if time.monotonic() > first[0] + _SAME_CAUSE_SECONDS:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
+
+    _handle(leave)
+
+
+def finish() -> None:
+    """From here on the first signal waits for the end of the process, which only cleans up: what is raised there would
+    be a traceback. It ends the process if that end does not come, and so does a second one, at once."""
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        with suppress(RuntimeError):  # Python starts no more threads
+            Signalled(number).end_late()
 
     _handle(leave)
 

@@ -14,7 +14,7 @@ from kernelderby.page.kernels import shown_kernels
 from kernelderby.page.layers import shown_layers
 from kernelderby.page.model.recordings import ShownKernels, ShownLayers, ShownPipeline, ShownStudy, ShownTimeline
 from kernelderby.page.pipelines import printed_stages, shown_pipeline
-from kernelderby.page.studies import activity_study, capture_study, comparisons
+from kernelderby.page.studies import UNFORESEEN, activity_study, capture_study, comparisons, told_of
 from kernelderby.page.timelines import shown_timeline
 from kernelderby.profile.found import is_profile, profile_files, solution_of, title_of
 from kernelderby.store.bounds import reading
@@ -41,8 +41,8 @@ def recordings(catalog: Catalog, problem: Callable[[str], None]) -> Recordings:
         try:
             with reading(path):
                 _take(catalog, path, found)
-        except DerbyError as error:
-            problem(str(error))
+        except (DerbyError, *UNFORESEEN) as error:
+            problem(told_of(path, error))
     found.studies += comparisons(catalog, list(filter(is_profile, paths)), problem)
     return found
 

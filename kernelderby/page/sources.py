@@ -13,9 +13,11 @@ from msgspec import Struct
 from kernelderby.catalog import Catalog, Solution
 from kernelderby.errors import DerbyError
 from kernelderby.store.counts import counted
+from kernelderby.store.files import read_bytes
 
 DOCS = ("docs/README.md", "docs/scoring.md", "docs/protocol.md", "CONTRIBUTING.md")
 _MOST_LETTERS = 400_000  # bytes of one file; generated tables are larger
+_LARGEST_CONFIG = 1 << 20  # bytes
 _HTTPS = re.compile(r"(?:https://|git@)([\w.-]+)[/:]([\w./-]+?)(?:\.git)?/?")
 _REMOTE = re.compile(r'\[remote "origin"\][^\[]*?\burl\s*=\s*(\S+)')
 
@@ -53,9 +55,9 @@ def _kept(solutions: Iterable[Solution], texts: dict[str, str]) -> dict[str, dic
 def repository_of(root: Path) -> str:
     """https://host/owner/name of the checkout's origin; empty without an origin of this form."""
     try:
-        config = (root / ".git/config").read_text(encoding="utf-8", errors="replace")
-    except OSError:
+        config = read_bytes(root / ".git/config", _LARGEST_CONFIG)
+    except DerbyError:
         return ""
-    remote = _REMOTE.search(config)
+    remote = _REMOTE.search(config.decode("utf-8", "replace"))
     found = _HTTPS.fullmatch(remote[1]) if remote else None
     return f"https://{found[1]}/{found[2]}" if found else ""

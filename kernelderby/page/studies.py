@@ -18,6 +18,8 @@ from kernelderby.store.bounds import reading
 
 GAIN, ACTIVITY, COMPARISON = "operators and gain", "activity", "before and after"
 TRACES = (".json", ".json.gz", ".sqlite")  # the files that may hold operators with their shapes
+# What a reader raises that does not know something yet: the page does without that file, not without all of them.
+UNFORESEEN = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 _CAPTURE = "_capture"  # end of the name of a trace in which a server captured the CUDA graphs of another trace
 _BEFORE = re.compile(r"(?:^|[._-])before(?=[._-])")
 
@@ -49,8 +51,17 @@ def comparisons(catalog: Catalog, paths: Sequence[Path], problem: Callable[[str]
             with reading(path):
                 answer = open_profile_file(path).compare(open_profile_file(after))
                 yield _study(COMPARISON, f"{_name(catalog, path)} -> {after.name}", answer.make_reports())
-        except DerbyError as error:
-            problem(str(error))
+        except (DerbyError, *UNFORESEEN) as error:
+            problem(told_of(path, error))
+
+
+def told_of(path: Path, error: Exception) -> str:
+    """The line about a file that the page does without."""
+    if isinstance(error, DerbyError):
+        return str(error)
+    return (
+        f"{path}: cannot be shown ({type(error).__name__}: {error}); this is a defect of derby, report it with the file"
+    )
 
 
 def _name(catalog: Catalog, path: Path) -> str:

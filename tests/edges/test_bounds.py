@@ -482,6 +482,29 @@ def test_bytes_of_a_parquet_export(tmp_path, within):
         open_profile(tmp_path)
 
 
+@pytest.mark.parametrize("kind", ["pipe", "endless"])
+def test_the_config_of_a_repository_that_is_no_file(small_set, kind):
+    (small_set / ".git").mkdir()
+    path = small_set / ".git/config"
+    os.mkfifo(path) if kind == "pipe" else path.symlink_to("/dev/zero")
+    assert run("report", small_set / "r.html", "--root", small_set).code == 0
+
+
+def test_a_profile_that_no_reader_foresaw_costs_itself_alone(small_set, monkeypatch):
+    folder = small_set / "profiles"
+    folder.mkdir()
+    for name in ("a.sqlite", "b_before.sqlite", "b_after.sqlite"):
+        export(folder / name)
+
+    def fails(*_):
+        raise OverflowError("too large")
+
+    monkeypatch.setattr("kernelderby.page.recordings.shown_kernels", fails)
+    monkeypatch.setattr("kernelderby.api.profile_file.ProfileFile.compare", fails)
+    found = run("report", small_set / "r.html", "--root", small_set)
+    assert found.code == 0 and found.err.count("cannot be shown (OverflowError: too large); this is a defect") == 4
+
+
 def test_json_larger_than_any_that_people_write(small_set):
     with (small_set / "definitions/toy/more.json").open("wb") as file:
         file.truncate(1 << 30)

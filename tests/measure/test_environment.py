@@ -8,6 +8,7 @@ import pytest
 
 from kernelderby.api.machine import _machine
 from kernelderby.errors import DerbyError
+from kernelderby.measure.machine import commit as commit_module
 from kernelderby.measure.machine import probe
 from kernelderby.measure.machine.commit import git_commit
 
@@ -94,6 +95,25 @@ def test_a_repositorys_programs_are_not_run(checkout, tmp_path_factory, place):
     assert os.listdir(ran) == []
     subprocess.run(["git", "-C", root, "status"], capture_output=True)
     assert os.listdir(ran) != [], "git itself runs them"
+
+
+@pytest.mark.parametrize("name", ["commondir", "config", "index", "HEAD"])
+def test_a_broken_repository_is_none(checkout, monkeypatch, name):
+    """Bytes that are no text, a file that is missing, one that git waits for."""
+    root, _ = checkout
+    monkeypatch.setattr(commit_module, "_SECONDS", 0.5)
+    path = root / ".git" / name
+    path.unlink(missing_ok=True)
+    if name == "commondir":
+        path.write_bytes(b"\xff\0")
+    elif name == "index":
+        os.mkfifo(path)
+    assert git_commit(root) == {}
+    if name == "index":
+        return
+    assert not commit_module.has_revision(root, "HEAD")
+    with pytest.raises(DerbyError, match="git|repository|config"), commit_module.at_revision(root, "HEAD"):
+        pass
 
 
 def test_a_given_commit_wins_over_the_checkout_that_the_files_happen_to_lie_in(checkout, monkeypatch):

@@ -185,6 +185,14 @@ def test_a_command_that_does_not_unwind_ends_all_the_same(sent, verb):
     assert said.count(line) == 1
 
 
+@pytest.mark.parametrize("sent", SIGNALS[1:], ids=lambda sent: sent.name)
+def test_a_signal_while_the_process_ends_waits_for_that(sent):
+    verb = "signals.finish(), atexit.register(print, 'cleaned'), atexit.register(sleep, 0.5), sys.exit(0)"
+    assert stays(sent, "SIG_DFL", verb) == (0, "cleaned\n")
+    code, said = stays(sent, "SIG_DFL", verb.replace("0.5", "600"))
+    assert code == 128 + sent and said == f"derby: ended by {sent.name}; what is written stays\n"
+
+
 def test_what_is_ignored_ends_nothing():
     assert stays(signal.SIGHUP, "SIG_IGN", "sleep(2), sys.exit('through')") == (1, "through\n")
 

@@ -6,6 +6,7 @@ folder as its repository, with an empty config and links to the references. Obje
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import subprocess
@@ -41,7 +42,7 @@ def git_commit(root: Path) -> dict[str, Any]:
             # own config.
             words = ("status", "--porcelain", "--ignore-submodules=all", "--", ".", ":(exclude,top)traces")
             changes = git(*words)
-    except (OSError, subprocess.TimeoutExpired):
+    except (OSError, DerbyError):
         return {}
     return {"commit": commit.stdout.decode().strip(), "dirty": bool(changes.returncode or changes.stdout)}
 
@@ -49,9 +50,9 @@ def git_commit(root: Path) -> dict[str, Any]:
 @contextmanager
 def plain_git(root: Path) -> Iterator[Any]:
     """git's commands in that folder: git("status", ...) gives the CompletedProcess, with bytes. OSError if the folder
-    is in no repository, or git is missing."""
+    is in no repository, or git is missing or does not end. DerbyError if the repository is broken."""
     top, own = _repository(root.resolve())
-    common = own / read_bytes(own / "commondir").decode().strip() if (own / "commondir").is_file() else own
+    common = own / os.fsdecode(read_bytes(own / "commondir")).strip() if (own / "commondir").is_file() else own
     with tempfile.TemporaryDirectory(prefix="kernelderby-git-") as folder:
         place = Path(folder)
         (place / "HEAD").write_bytes(read_bytes(own / "HEAD"))
@@ -71,7 +72,11 @@ def plain_git(root: Path) -> Iterator[Any]:
         }
 
         def git(*arguments: str) -> subprocess.CompletedProcess[bytes]:
-            return subprocess.run(["git", *arguments], cwd=root, env=environment, capture_output=True, timeout=_SECONDS)
+            words = ["git", *arguments]
+            try:
+                return subprocess.run(words, cwd=root, env=environment, capture_output=True, timeout=_SECONDS)
+            except subprocess.TimeoutExpired:
+                raise TimeoutError(errno.ETIMEDOUT, f"git {arguments[0]} takes over {_SECONDS} s") from None
 
         yield git
 
@@ -81,7 +86,7 @@ def _repository(folder: Path) -> tuple[Path, Path]:
     for top in (folder, *folder.parents):
         own = top / ".git"
         if own.is_file():
-            named = read_bytes(own).decode(errors="replace").removeprefix("gitdir:").strip()
+            named = os.fsdecode(read_bytes(own)).removeprefix("gitdir:").strip()
             own = top / named
         if (own / "HEAD").is_file():
             return top, own
@@ -93,7 +98,10 @@ def at_revision(root: Path, revision: str) -> Iterator[Catalog]:
     """The set as it was at that revision."""
     archive = _git(root, "archive", revision, "--", "definitions", "solutions")
     with tempfile.TemporaryDirectory(prefix="kernelderby-") as folder:
-        subprocess.run(["tar", "-x", "-C", folder], input=archive, check=True)
+        done = subprocess.run(["tar", "-x", "-C", folder], input=archive, stderr=subprocess.PIPE)
+        if done.returncode:
+            told = " ".join(done.stderr.decode(errors="replace").split())[:200]
+            raise DerbyError(f"{root}: {revision} cannot be unpacked ({told}); make room in {tempfile.gettempdir()}")
         yield Catalog.open(folder)
 
 
@@ -105,7 +113,7 @@ def has_revision(root: Path, revision: str) -> bool:
     try:
         with plain_git(root) as git:
             return bool(git("cat-file", "-e", revision).returncode == 0)
-    except OSError:
+    except (OSError, DerbyError):
         return False
 
 
