@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from kernelderby.api.trace_set import open_set
-from kernelderby.catalog import Catalog, parts
+from kernelderby.catalog import Catalog
+from kernelderby.catalog.columns import parts
 from kernelderby.page.build import build_page
 from kernelderby.page.html import page_html
 

@@ -73,7 +73,12 @@ EXTRAS = {
     "mcp": ("serving/tools.py",),
     "matplotlib": ("report/plot.py",),
     "pandas": ("report/frame.py",),
-    "pyarrow": ("catalog/columns.py", "catalog/groups.py", "catalog/written.py", "profile/sources/sqlite/parquet.py"),
+    "pyarrow": (
+        "catalog/columns/read.py",
+        "catalog/columns/write.py",
+        "catalog/groups.py",
+        "profile/sources/sqlite/parquet.py",
+    ),
 }
 COPIED = PACKAGE / "deploy" / "runtime"  # what exported packages run; only its selector is imported here
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py" and path.parent != COPIED)

@@ -7,9 +7,10 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
-from kernelderby.catalog import Catalog, quick
+from kernelderby.catalog import Catalog
+from kernelderby.catalog.columns import batches
+from kernelderby.catalog.columns.write import Columns
 from kernelderby.catalog.traces import load_rows
-from kernelderby.catalog.written import Columns
 from kernelderby.errors import DerbyError
 from kernelderby.store.fields import EXPLAINED, lines_in
 
@@ -41,7 +42,7 @@ def read(around, text, by_line):
     lines = lines_in(text.encode() if isinstance(text, str) else text)
     try:
         if not by_line:
-            columns = quick.columns_of(path, known, problems.append, lines, place, definition)
+            columns = batches.columns_of(path, known, problems.append, lines, place, definition)
         else:
             columns = Columns()
             columns.add_rows(load_rows(path, known, problems.append, lambda _: None, place, definition, lines))
@@ -88,7 +89,7 @@ def test_rows_that_are_fine_are_not_judged_one_by_one(around, monkeypatch):
     held, passed, failed = around
     fine = "\n".join(map(json.dumps, (passed, failed, passed))) + "\n"
     assert not expect_the_same(held, fine)
-    monkeypatch.setattr(quick, "load_rows", None)
+    monkeypatch.setattr(batches, "load_rows", None)
     assert len(read(held, fine, by_line=False)[0]["line"]) == 3
 
 

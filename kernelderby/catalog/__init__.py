@@ -12,10 +12,10 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TypeVar
 
+from kernelderby.catalog.columns.parts import ColumnParts, Index, Part, Stretch, are_worth_it, digest_of, key_of
 from kernelderby.catalog.definitions import load_definition
 from kernelderby.catalog.groups import RowGroup, groups_of, read_groups
 from kernelderby.catalog.model import Definition, Requires, Solution, TensorSpec, Tolerance, Workload
-from kernelderby.catalog.parts import ColumnParts, Index, Part, Stretch, are_worth_it, digest_of, key_of
 from kernelderby.catalog.reference import reference_named, reference_solution
 from kernelderby.catalog.solutions import UNIQUE, load_solutions
 from kernelderby.catalog.traces import fresh_workloads, load_rows, note_future
@@ -294,8 +294,8 @@ class Catalog:
 
     def part_of(self, stretch: Stretch) -> Part:
         """Makes columns from some lines of a file."""
-        from kernelderby.catalog.quick import columns_of
-        from kernelderby.catalog.written import write_columns
+        from kernelderby.catalog.columns.batches import columns_of
+        from kernelderby.catalog.columns.write import write_columns
 
         path = Path(stretch.path)
         with opened(path) as file:
@@ -331,7 +331,7 @@ class Catalog:
     def _from_columns(
         self, path: Path, columns: Index, parts: ColumnParts, clocks: bool, replaced: bool
     ) -> list[Measurement]:
-        from kernelderby.catalog.columns import read_columns
+        from kernelderby.catalog.columns.read import read_columns
 
         rows = [*read_columns(parts.paths(path, columns), path.stem, str(path), clocks=clocks, replaced=replaced)]
         if any(part.newest > time.time() for part in columns.parts):

@@ -50,7 +50,7 @@ def groups_of(rows: Iterable[Measurement]) -> list[RowGroup]:
 
 
 def read_groups(paths: Sequence[Path], definition: str) -> list[RowGroup]:
-    """The groups of one file of traces, from its parts (written.py). OSError, ValueError: a part is gone or broken."""
+    """The groups of one file of traces, from its parts (columns/). OSError, ValueError: a part is gone or broken."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -253,7 +253,7 @@ def _expect_twins(evaluation: Evaluation, own: Own) -> None:
             _expect_one("correctness.relative_error_norm", there.relative_error_norm, here.relative_error_norm)
         for name in there.matched_ratio.keys() & here.matched_ratio.keys():
             _expect_one(f"correctness.matched_ratio.{name}", there.matched_ratio[name], here.matched_ratio[name])
-    if isinstance(evaluation.environment, Hardware):  # in a quick.QuickRow it is text
+    if isinstance(evaluation.environment, Hardware):  # in a QuickRow (bulk.py) it is text
         expect_same_libs(evaluation.environment.libs, own.environment.get("libs"))
 
 
@@ -279,7 +279,7 @@ def _expect_within(field: str, part: float | None, around: str, whole: float) ->
 
 
 def _expect_median(field: str, stated: float, rounds: tuple[tuple[float, ...], ...] | Raw) -> None:
-    if isinstance(rounds, Raw):  # see quick.py
+    if isinstance(rounds, Raw):  # see bulk.py
         return
     samples = sorted([sample for samples in rounds for sample in samples])
     middle = len(samples) // 2

@@ -13,7 +13,7 @@ from fake_ray import NEVER, FakeRay
 from measuring import CPU, DEFINITION, copied_set
 
 from kernelderby.catalog import Catalog
-from kernelderby.catalog.parts import code_digest
+from kernelderby.catalog.columns.parts import code_digest
 from kernelderby.errors import DerbyError
 from kernelderby.measure.cluster import pool
 from kernelderby.measure.cluster.bench import ClusterBench

@@ -12,7 +12,7 @@ from measuring import CPU, DEFINITION, copied_set
 from test_tune import tunable
 
 from kernelderby.catalog import Catalog
-from kernelderby.catalog.parts import code_digest
+from kernelderby.catalog.columns.parts import code_digest
 from kernelderby.measure.cluster import pool
 from kernelderby.measure.cluster.host import Host, packed
 from kernelderby.measure.cluster.messages import Hello, TaskAnswered, TaskAsked

@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from kernelderby.catalog import Catalog
-from kernelderby.catalog.parts import cache_folder
+from kernelderby.catalog.columns.parts import cache_folder
 from kernelderby.store.files import inside, is_inside
 
 _END_SECONDS = 30

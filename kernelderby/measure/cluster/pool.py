@@ -21,7 +21,7 @@ from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from kernelderby.catalog import Catalog
-from kernelderby.catalog.parts import code_digest
+from kernelderby.catalog.columns.parts import code_digest
 from kernelderby.errors import DerbyError
 from kernelderby.measure.cluster.host import Host, packed
 from kernelderby.measure.cluster.messages import CodeVersion, Hello, TaskAnswered, TaskAsked

@@ -16,7 +16,7 @@ from typing import IO
 import msgspec
 
 from kernelderby.catalog import Catalog
-from kernelderby.catalog.parts import code_digest
+from kernelderby.catalog.columns.parts import code_digest
 from kernelderby.catalog.workloads import workload_of
 from kernelderby.errors import DerbyError
 from kernelderby.measure.cluster.messages import Hello, TaskAnswered, TaskAsked

@@ -1,7 +1,7 @@
 """A columnar copy of the rows of a large set: made once, extended with new rows, and never the source of truth.
 
 The lines of traces/ count. Their columns lie in the user's cache folder, a Parquet file for some thousand lines
-(written.py). Each file is named by the hash of its lines, of the workloads with which they were compared, and of the
+(write.py). Each file is named by the hash of its lines, of the workloads with which they were compared, and of the
 code that read them. Missing files are made again. If a file cannot be made or read, the lines are read instead. Results
 computed from all rows of an operator lie beside them, named by the hash of their inputs (remembered()).
 """
@@ -37,7 +37,7 @@ FEWEST_BYTES = 64 << 20  # of traces; smaller sets are read in seconds
 _LINES_BYTES = 16 << 20  # that one part holds, approximately
 _ALONE_BYTES = 4 << 20  # less is not worth another process
 _CLOCK_SECONDS = 2.0  # a file that was written within this time before it was read may have changed since
-_PACKAGE = Path(__file__).resolve().parents[1]
+_PACKAGE = Path(__file__).resolve().parents[2]
 
 
 class Part(Struct, frozen=True):
@@ -103,7 +103,7 @@ class ColumnParts:
         for path, (index, of_file) in waiting.items():
             index.parts += [made[stretch] for stretch in of_file]
             if of_file:
-                from kernelderby.catalog.columns import read_sessions  # numpy
+                from kernelderby.catalog.columns.read import read_sessions  # numpy
 
                 index.agrees = not any(out_of_session(read_sessions(self.paths(path, index))))
             write_whole(self._index_path(path), msgspec.json.encode(index))
@@ -244,7 +244,7 @@ import gc, sys
 gc.set_threshold(5_000_000, 50, 50)  # as in the command: records live until their part is written
 from kernelderby.store.bounds import Bounds, enforced
 from kernelderby.catalog import Catalog
-from kernelderby.catalog.parts import serve
+from kernelderby.catalog.columns.parts import serve
 from kernelderby.errors import DerbyError
 try:
     with enforced(Bounds.parse(sys.argv[2]), "rows"):

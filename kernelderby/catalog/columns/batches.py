@@ -17,9 +17,9 @@ from msgspec import Raw
 from msgspec.json import Decoder
 
 from kernelderby.catalog.agreement import Demands, Place, check_passed, check_place, demands_on
+from kernelderby.catalog.columns.write import OF_ONE_ROW, Columns, as_json, own_bytes
 from kernelderby.catalog.model import Definition, Workload
 from kernelderby.catalog.traces import check_workload, load_rows
-from kernelderby.catalog.written import OF_ONE_ROW, Columns, as_json, own_bytes
 from kernelderby.errors import DerbyError
 from kernelderby.rows.bulk import QuickOwn, QuickRow, odd_medians
 from kernelderby.rows.measurement import FLASHINFER_BENCH_PROTOCOLS, Measurement, Status, correctness_of

@@ -1,4 +1,4 @@
-"""Rows to columns: a Parquet file of many rows, from Measurements or from the columns of quick.py."""
+"""Rows to columns: a Parquet file of many rows, from Measurements or from the columns of batches.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows from columns: Measurements from the Parquet files of written.py.
+"""Rows from columns: Measurements from the Parquet files of write.py.
 
 A row that a later one of its file replaces comes back with the fields for counting only: see read_columns().
 """
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 import numpy as np
 
-from kernelderby.catalog.written import JSON, NUMBERS, OWN, TEXTS
+from kernelderby.catalog.columns.write import JSON, NUMBERS, OWN, TEXTS
 from kernelderby.rows.measurement import Correctness, Measurement, Place, Timed
 from kernelderby.rows.row import Status
 from kernelderby.rows.samples import Samples
