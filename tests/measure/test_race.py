@@ -395,6 +395,24 @@ def test_any_call_of_a_batch_that_is_wrong_is_found(definition, wrong):
         race.batches.us("eager", 5)
 
 
+def test_of_the_shortest_batch_enough_calls_are_compared_where_the_reference_is_slow(definition, monkeypatch):
+    """It makes half of the calls of one batch, the only one that counts."""
+    race = local_race(*parts(definition, lambda *given: (time.sleep(1e-3), right(*given))), WallTimer())
+    monkeypatch.setattr(Exchange, "reference_seconds", 1.0)
+    monkeypatch.setattr(batch, "BATCHES", 1)
+    hands, judged, looks = race.exchange.hands, race.exchange.judged, []
+    race.batches.sets(32)
+    hands.batch = lambda kind, count: [hands.call(which) for which in range(0, count, 2)]
+    monkeypatch.setattr(race.exchange, "judged", lambda *given: looks.append(None) or judged(*given))
+    found = 0
+    for _ in range(12):
+        try:
+            race.batches.us("eager", 32)
+        except Wrong:
+            found += 1
+    assert found >= 11 and len(looks) <= 12 * exchange_module.ENOUGH_BY_CLOCK
+
+
 def test_a_copy_that_somebody_holds_up_takes_nothing_off_a_batch(definition, monkeypatch):
     race = local_race(*parts(definition, lambda *given: (time.sleep(0.01), right(*given))), WallTimer())
     copied, released = batch._copied, []
