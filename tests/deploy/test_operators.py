@@ -3,6 +3,7 @@
 import importlib
 import logging
 import sys
+import threading
 
 import pytest
 
@@ -194,7 +195,7 @@ class Told:
         monkeypatch.setattr(
             self.operators, "function_of", lambda solution, about: self._function(solution, refusing, problem)
         )
-        monkeypatch.setattr(self.operators, "tell", self.lines.append)
+        monkeypatch.setattr(self.operators, "tell", lambda line, about=None: self.lines.append(line))
 
     def _function(self, solution, refusing, problem):
         def run(*given):
@@ -240,6 +241,49 @@ def test_a_server_that_runs_for_days_remembers_the_latest_shapes_alone(package, 
         told(torch.randn(tokens, 64).bfloat16(), weight, eps)
     assert [key[1][0] for _, key in told.operator._warm] == [4, 1, 5, 6]
     assert len(told.operator._orders) == 4
+
+
+def test_threads_remember_shapes_at_the_same_time(package, monkeypatch, row):
+    """Two threads of a server evict the oldest shape at once."""
+    _, _, weight, eps = row
+    told, problems = Told(package, monkeypatch, "rms_norm", {"ours": "own", "torch": "plain"}), []
+    monkeypatch.setattr(told.operators, "KEPT", 4)
+    rows = [torch.randn(tokens, 64).bfloat16() for tokens in range(1, 40)]
+
+    def serve(first):
+        try:
+            for call in range(400):
+                told(rows[(first + 7 * call) % len(rows)], weight, eps)
+        except (KeyError, RuntimeError) as problem:
+            problems.append(problem)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=serve, args=(each,)) for each in range(8)]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert problems == []
+
+
+def test_a_solution_that_refuses_every_shape_is_one_line(package, monkeypatch, row, caplog):
+    """A server meets a new number of tokens in most steps, for days."""
+    _, _, weight, eps = row
+    told = Told(package, monkeypatch, "rms_norm", {"ours": "own", "torch": "plain"}, {"ours"})
+    solutions = importlib.import_module(f"{package.__name__}.solutions")
+    monkeypatch.setattr(told.operators, "tell", solutions.tell)
+    monkeypatch.setattr(solutions, "_told", {"kernelderby_winners was measured on NVIDIA H200"})
+    before = len(solutions._told)
+    for tokens in range(1, 6):
+        told(torch.randn(tokens, 64).bfloat16(), weight, eps)
+    assert [record.message.split(" (")[0] for record in caplog.records if "refuses" in record.message] == [
+        "rms_norm at {'num_tokens': 1, 'hidden_size': 64}: ours refuses"
+    ]
+    assert len(solutions._told) == before + 2  # the GPU's line, too
 
 
 def test_nothing_runs_where_there_is_no_token(package, monkeypatch, row):

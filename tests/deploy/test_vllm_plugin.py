@@ -64,12 +64,17 @@ class SiluAndMul(CustomOp):
         return "vllm's"
 
 
+class AloneOnItsGPU:
+    """vLLM's MoEPrepareAndFinalizeNoDPEPModular."""
+
+
 class UnquantizedFusedMoEMethod(CustomOp):
     name = "unquantized_fused_moe"
 
     def __init__(self):
         super().__init__()
         self.unquantized_backend, self.moe = "TRITON", types.SimpleNamespace(has_bias=False)
+        self.moe_kernel = types.SimpleNamespace(prepare_finalize=AloneOnItsGPU())
 
     def apply(self, layer, x, topk_weights, topk_ids, shared_experts, shared_experts_input):
         return "vllm's"
@@ -137,6 +142,8 @@ MODULES = {
     "vllm.model_executor.layers.fused_moe.oracle.unquantized": {
         "UnquantizedMoeBackend": types.SimpleNamespace(TRITON="TRITON")
     },
+    "vllm.model_executor.layers.fused_moe.prepare_finalize": {"MoEPrepareAndFinalizeNoDPEPModular": AloneOnItsGPU},
+    "vllm.envs": {"environment_variables": {}, "VLLM_MOE_SKIP_PADDING": False},
     "vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method": {
         "UnquantizedFusedMoEMethod": UnquantizedFusedMoEMethod
     },
@@ -166,6 +173,7 @@ def no_cuda(*_):
 def plugin(package, monkeypatch):
     """With the made-up vLLM, on a CPU that counts as the measured GPU, and every size as measured."""
     registry.clear()
+    MODULES["vllm.envs"]["environment_variables"].clear()
     MODULES["vllm.model_executor.kernels.linear"]["_POSSIBLE_FP8_BLOCK_KERNELS"]["cuda"] = [Others]
     for name, members in MODULES.items():
         parts = name.split(".")
@@ -180,6 +188,7 @@ def plugin(package, monkeypatch):
     found.lines = []
     engines = importlib.import_module(f"{package.__name__}.engines")
     monkeypatch.setattr(engines, "tell", found.lines.append)
+    monkeypatch.setattr(package.OPERATORS[engines.served("fused_moe")], "runs", lambda arguments: "own")
     monkeypatch.setattr(found.torch.cuda, "get_device_name", no_cuda)
     found.platform = types.SimpleNamespace(is_cuda=lambda: True, get_device_name=lambda: "NVIDIA H200")
     sys.modules["vllm.platforms"].current_platform = found.platform
@@ -339,19 +348,99 @@ def test_the_plugins_experts_agree_with_a_loop(plugin):
 
 
 @pytest.mark.parametrize(
-    ("other", "shared"),
+    ("other", "shared", "why"),
     [
-        ({"expert_map": torch.arange(4)}, None),
-        ({"apply_router_weight_on_input": True}, None),
-        ({"activation": "gelu"}, None),
-        ({"swiglu_limit": 7.0}, None),
-        ({}, object()),
+        ({"expert_map": torch.arange(4)}, None, "expert parallelism"),
+        ({"apply_router_weight_on_input": True}, None, "weights on the input"),
+        ({"activation": "gelu"}, None, "another activation"),
+        ({"swiglu_limit": 7.0}, None, "another activation"),
+        ({}, object(), "shared experts"),
     ],
 )
-def test_experts_of_another_kind_run_vllms_code(plugin, other, shared):
+def test_experts_of_another_kind_run_vllms_code_and_a_line_says_why(plugin, other, shared, why):
     plugin.register()
     given = ROWS, torch.rand(3, 2), torch.zeros(3, 2, dtype=torch.int64), shared, None
     assert UnquantizedFusedMoEMethod().apply(layer(**other), *given) == "vllm's"
+    assert "experts runs the engine's own code in some calls" in plugin.lines[-1] and why in plugin.lines[-1]
+
+
+EXPERTS = ROWS, torch.rand(3, 2), torch.zeros(3, 2, dtype=torch.int64), None, None
+
+
+def test_experts_whose_tokens_come_from_other_gpus_run_vllms_code(plugin):
+    """Under data parallelism without expert parallelism there is no expert map, and vLLM's kernel gathers the tokens of
+    all ranks before the experts: ours would multiply this rank's tokens by a part of the weights."""
+    plugin.register()
+    method = UnquantizedFusedMoEMethod()
+    method.moe_kernel.prepare_finalize = object()
+    assert method.apply(layer(), *EXPERTS) == "vllm's" and "data parallelism" in plugin.lines[-1]
+
+
+@pytest.mark.parametrize("kind", [None, "plain"])
+def test_experts_run_vllms_code_where_no_kernel_may_run(plugin, package, monkeypatch, kind):
+    """In a capture of sizes that ran not before, say: plain torch reads from the GPU, and ends the capture."""
+    plugin.register()
+    monkeypatch.setattr(package.OPERATORS[plugin.served("fused_moe")], "runs", lambda arguments: kind)
+    assert UnquantizedFusedMoEMethod().apply(layer(), *EXPERTS) == "vllm's"
+
+
+def test_tokens_that_pad_a_graph_name_an_expert(plugin, package, monkeypatch):
+    """vLLM 0.33 gives them the expert -1, which our kernels would read in front of the weights."""
+    plugin.register()
+    monkeypatch.setattr(sys.modules["vllm.envs"], "VLLM_MOE_SKIP_PADDING", True)
+    seen = []
+    monkeypatch.setattr(package.OPERATORS[plugin.served("fused_moe")], "runs", lambda given: seen.append(given[3]))
+    ids = torch.tensor([[0, 1], [2, 3], [-1, -1]])
+    UnquantizedFusedMoEMethod().apply(layer(), ROWS, torch.rand(3, 2), ids, None, None)
+    assert seen[0].tolist() == [[0, 1], [2, 3], [0, 0]]
+
+
+def test_compiled_models_are_kept_apart_by_the_switch(plugin, monkeypatch):
+    """vLLM would load a model that was compiled with other layers: its key has its own variables alone."""
+    known = sys.modules["vllm.envs"].environment_variables
+    plugin.register()
+    every = known[plugin.SWITCH]()
+    monkeypatch.setenv(plugin.SWITCH, "rms_norm")
+    registry.clear()
+    plugin.register()
+    assert known[plugin.SWITCH]() != every and "rms_norm" in known[plugin.SWITCH]()
+    known.clear()
+    monkeypatch.delenv(plugin.SWITCH)
+    plugin.register()
+    assert known == {}
+
+
+def test_a_switch_that_replaces_nothing_here_still_travels_to_rays_workers(plugin):
+    plugin.platform.get_device_name = lambda: "NVIDIA H100"
+    plugin.register()
+    assert plugin.SWITCH in sys.modules["vllm.envs"].environment_variables
+
+
+def test_a_layer_of_another_plugin_stays_as_it_is(plugin):
+    registry["SiluAndMul"] = Others
+    plugin.register()
+    assert registry["SiluAndMul"] is Others
+    assert any("silu_and_mul stays vLLM's: KeyError" in line and Others.__module__ in line for line in plugin.lines)
+
+
+def test_an_operator_that_the_package_lacks_is_named(plugin, package, monkeypatch):
+    monkeypatch.delitem(package.OPERATORS, "silu_and_mul")
+    monkeypatch.setenv(plugin.SWITCH, "silu_and_mul")
+    plugin.register()
+    assert plugin.lines == [
+        "kernelderby_winners: silu_and_mul stays vLLM's: this package brings no silu_and_mul",
+        "kernelderby_winners runs in vLLM for nothing",
+    ]
+
+
+def test_a_line_is_told_while_a_model_is_traced(plugin, monkeypatch):
+    """and leaves nothing in the graph, which is whole."""
+    plugin.register()
+    norm = RMSNorm(64)
+    monkeypatch.setattr(RMSNorm, "forward", lambda self, x, residual=None: x + 1)
+    found = torch.compile(norm, fullgraph=True, backend="eager")(ROWS.float())
+    assert found.equal(ROWS.float() + 1)
+    assert "rms_norm runs the engine's own code in some calls: a slice" in plugin.lines[-1]
 
 
 def test_block_fp8_is_tried_first_and_only_for_what_it_takes(plugin):
@@ -425,7 +514,7 @@ def attention(plugin, monkeypatch):
     found.FlashAttentionMetadata.__dataclass_fields__ = dict.fromkeys(found.ASKED)
     monkeypatch.setitem(sys.modules, name, found)
     for operator in ("paged_attention_decode", "unified_attention"):
-        monkeypatch.setattr(found.OPERATORS[operator], "is_ready", lambda arguments: True)
+        monkeypatch.setattr(found.OPERATORS[operator], "runs", lambda arguments: "own")
     yield found
     sys.modules.pop(name, None)
 
@@ -485,6 +574,12 @@ def test_attention_over_vllms_cache_without_a_copy(attention, starts):
     assert arguments[-2] == (3 * 16 if starts[-1] == 2 else given.max_seq_len)
 
 
+@pytest.mark.parametrize("kind", ["library", None])
+def test_where_a_library_is_the_fastest_flash_attention_runs(attention, monkeypatch, kind):
+    monkeypatch.setattr(attention.OPERATORS["paged_attention_decode"], "runs", lambda arguments: kind)
+    assert attention.call_of(0.25, torch.zeros(2, 4, 32).bfloat16(), CACHE, batch()) is None
+
+
 @pytest.mark.parametrize("starts", [(0, 1, 2), (0, 5, 8)])  # decode, prefill
 def test_a_slice_of_qkv_is_attended_as_a_whole_query_is(attention, starts):
     qkv, given = torch.randn(starts[-1], 8, 32).bfloat16(), batch(starts)
@@ -505,13 +600,13 @@ def test_a_slice_of_qkv_runs_ours_where_that_saves_more_than_its_copy(package, m
     monkeypatch.setattr(operators, "can_run", lambda about, device, is_measured: True)
     caches = torch.zeros(3, 16, 2, 128).bfloat16()
 
-    def is_ready(rows, heads):
+    def runs(rows, heads):
         table, lengths = torch.zeros(rows, 3, dtype=torch.int32), torch.ones(rows, dtype=torch.int32)
         query = torch.zeros(rows, heads, 128).bfloat16()[:, :32]
-        return operator.is_ready([query, caches, caches, table, lengths, 48, 0.25])
+        return operator.runs([query, caches, caches, table, lengths, 48, 0.25])
 
-    assert [is_ready(rows, 32) for rows in (1, 1024)] == [True, True]
-    assert [is_ready(rows, 36) for rows in (1, 1024)] == [True, False]
+    assert [runs(rows, 32) for rows in (1, 1024)] == ["own", "own"]
+    assert [runs(rows, 36) for rows in (1, 1024)] == ["own", "library"]
 
 
 def test_sequences_that_pad_a_graph_have_a_key(attention):
@@ -574,26 +669,45 @@ def test_a_capture_runs_vllms_attention_where_ours_did_not_run_before(package, m
     operators = importlib.import_module(f"{package.__name__}.operators")
     given = [torch.zeros(2, 4, 32).bfloat16(), CACHE[:, 0].contiguous(), CACHE[:, 1].contiguous()]
     given += [torch.zeros(2, 3, dtype=torch.int32), torch.ones(2, dtype=torch.int32), 48, 0.25]
-    assert not operator.is_ready(given)  # not measured
+    assert operator.runs(given) is None  # not measured
     monkeypatch.setattr(operator.selector, "reaches", lambda sizes: True)
-    assert operator.is_ready(given)
+    assert operator.runs(given) == "plain"
     monkeypatch.setattr(operators, "_capturing", lambda device: True)
-    assert not operator.is_ready(given)
+    assert operator.runs(given) is None
     monkeypatch.setattr(operators, "_capturing", lambda device: False)
     package.paged_attention_decode(*given)
     monkeypatch.setattr(operators, "_capturing", lambda device: True)
-    assert operator.is_ready(given) and not operator.is_ready([*given[:-2], 64, 0.25])
+    assert operator.runs(given) == "plain" and operator.runs([*given[:-2], 64, 0.25]) is None
 
 
-def test_where_a_library_is_the_fastest_the_engine_runs_its_own(package, monkeypatch):
-    operator = package.OPERATORS["paged_attention_decode"]
-    given = [torch.zeros(2, 4, 32).bfloat16(), CACHE[:, 0].contiguous(), CACHE[:, 1].contiguous()]
+def test_what_the_contract_does_not_allow_runs_the_engines_code(package, monkeypatch):
+    operators, lines = importlib.import_module(f"{package.__name__}.operators"), []
+    monkeypatch.setattr(operators, "tell", lambda line, about: lines.append(line))
+    given = [torch.zeros(2, 4, 32), CACHE[:, 0].contiguous(), CACHE[:, 1].contiguous()]
     given += [torch.zeros(2, 3, dtype=torch.int32), torch.ones(2, dtype=torch.int32), 48, 0.25]
-    monkeypatch.setattr(operator.selector, "reaches", lambda sizes: True)
-    monkeypatch.setattr(operator.selector, "kinds", {"ours": "own", "theirs": "library"})
-    for first, expected in (("ours", True), ("theirs", False)):
-        monkeypatch.setattr(operator, "order", lambda sizes, device, slices, first=first: [first])
-        assert operator.is_ready(given) is expected
+    assert package.OPERATORS["paged_attention_decode"].runs(given) is None
+    [line] = lines
+    assert line == ("paged_attention_decode: query is torch.float32, must be bfloat16; the engine's own code runs")
+
+
+def test_an_engine_runs_its_own_code_where_ours_refused(package, monkeypatch):
+    """Of an operator whose other solution is plain torch, which no engine wants."""
+    operators = importlib.import_module(f"{package.__name__}.operators")
+    about = dict(package.OPERATORS["rms_norm"].about)
+    about["solutions"] = {each: {"kind": kind, "in_place": {}} for each, kind in (("ours", "own"), ("torch", "plain"))}
+    about["points"] = [[[3, 64], [1.0, 2.0]]]
+    operator = operators.ServedOperator("rms_norm", about)
+
+    def refuse(*_):
+        raise ValueError("not this one")
+
+    monkeypatch.setattr(operators, "can_run", lambda about, device, is_measured: True)
+    monkeypatch.setattr(operators, "function_of", lambda name, about: refuse if name == "ours" else lambda *given: None)
+    wide = torch.cat([ROWS, ROWS], 1)
+    for rows in (ROWS, wide[:, :64]):  # also a slice, whose order is another
+        assert operator.runs([rows, ROWS[0], 1e-6]) in ("own", "plain")
+        operator([rows, ROWS[0], 1e-6], {"output": torch.empty_like(ROWS)})
+        assert operator.runs([rows, ROWS[0], 1e-6]) != "own"
 
 
 def test_the_wheel_names_it_as_vllms_plugin():

@@ -116,7 +116,7 @@ def call_of(scale: float, query: torch.Tensor, kv_cache: torch.Tensor, batch: An
     table, lengths = _of_step(batch)
     pages = [lengths, table] if starts else [table, lengths]
     arguments = [query, *caches, *starts, *pages, *longest, scale]
-    return (name, arguments) if operator.is_ready(arguments) else None
+    return (name, arguments) if operator.runs(arguments) == "own" else None
 
 
 def _of_step(batch: Any) -> tuple[torch.Tensor, torch.Tensor]:

@@ -17,26 +17,38 @@ Replaced = Mapping[
 ]  # name in the switch -> its operators, what replaces
 
 
-def register_in(engine: str, switch: str, replaced: Replaced, gpu: Callable[[], str | None]) -> None:
+def register_in(engine: str, switch: str, replaced: Replaced, gpu: Callable[[], str | None]) -> list[str]:
     """Replaces what the environment variable `switch` names: "all", or some of `replaced`. A line of the log says what
-    runs. gpu: its name, None without one. ValueError for a name that is none."""
+    runs. Returns what was replaced. gpu: its name, None without one. ValueError for a name that is none."""
     names = _wanted(switch, replaced)
     if not names:
         tell(f"{PREFIX} is installed and off; ${switch}=all, or some of {', '.join(replaced)}, switches it on")
-        return
+        return []
     if gpu() not in DATA["gpus"]:
         tell(f"{PREFIX} was measured on {DATA['gpus'][0]}; {engine} stays as it is here")
-        return
+        return []
     done = []
     for name in names:
         operators, replace = replaced[name]
-        if all(served(each) in OPERATORS for each in operators):
-            try:
-                replace()
-                done.append(name)
-            except (ImportError, AttributeError, KeyError, TypeError) as problem:  # another version
-                tell(f"{PREFIX}: {name} stays {engine}'s: {type(problem).__name__}: {problem}")
+        lacking = [each for each in operators if served(each) not in OPERATORS]
+        if lacking:
+            tell(f"{PREFIX}: {name} stays {engine}'s: this package brings no {lacking[0]}")
+            continue
+        try:
+            replace()
+            done.append(name)
+        except (ImportError, AttributeError, KeyError, TypeError) as problem:  # another version
+            tell(f"{PREFIX}: {name} stays {engine}'s: {type(problem).__name__}: {problem}")
     tell(f"{PREFIX} runs in {engine} for {', '.join(done) or 'nothing'}")
+    return done
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def stays(name: str, why: str) -> bool:
+    """Says once for each name and reason that a call runs the engine's own code. torch.compile runs this while it
+    traces a model, and leaves nothing of it in the graph."""
+    tell(f"{PREFIX}: {name} runs the engine's own code in some calls: {why}")
+    return True
 
 
 def _wanted(switch: str, replaced: Replaced) -> list[str]:

@@ -3,9 +3,9 @@ tensors, and, where servers update in place, `<name>_`.
 
 The namespace is the package's. Each call checks ranks, types and sizes (one-line ValueError), takes tensors that are
 not contiguous or not at a multiple of 16 bytes through a copy, and runs the solution that the recorded times name.
-A solution that refuses a shape, or that Triton does not compile for it, is passed over for that shape with a line in
-the log. In a capture only what already ran at that shape outside of one may run, else plain torch, so that nothing is
-compiled there. Where every output is empty nothing runs.
+A solution that refuses a shape, or that Triton does not compile for it, is passed over for that shape; the log says so
+once a solution. In a capture only what already ran at that shape outside of one may run, else plain torch, so that
+nothing is compiled there. Where every output is empty nothing runs.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import torch
@@ -27,6 +28,7 @@ DATA: dict[str, Any] = json.loads((Path(__file__).parent / "operators.json").rea
 _kinds = frozenset(("own", "library", "plain"))  # of the solutions that may run, see only()
 _REFUSALS = (ValueError, TypeError, NotImplementedError, AssertionError)
 KEPT = 16384  # shapes that an operator remembers: a server meets new ones for as long as it runs
+_keeping = Lock()
 
 
 class ServedOperator:
@@ -95,7 +97,8 @@ class ServedOperator:
         """The solutions that may run there, best first. in_place: of the `_` form. slices: inputs that ours would copy
         and an engine's own kernel would not."""
         key = self._key(sizes, device, in_place, slices)
-        if key not in self._orders:
+        found = self._orders.get(key)
+        if found is None:
             is_measured = device.type == "cuda" and torch.cuda.get_device_name(device) in DATA["gpus"]
             if not is_measured:
                 where = torch.cuda.get_device_name(device) if device.type == "cuda" else "a CPU"
@@ -106,36 +109,44 @@ class ServedOperator:
                 for name, about in solutions.items()
                 if about["kind"] in _kinds and can_run(about, device, is_measured)
             }
-            _keep(self._orders, key, self._selector(in_place, slices).order(key[1], available))
-        return self._orders[key]
+            found = self._selector(in_place, slices).order(key[1], available)
+            _keep(self._orders, key, found)
+        return found
 
     def _key(
         self, sizes: Mapping[str, int], device: torch.device, in_place: bool, slices: tuple[str, ...] = ()
     ) -> tuple[Any, ...]:
         return device, tuple(sizes[axis] for axis in self.selector.axes), _kinds, in_place, slices
 
-    def is_ready(self, arguments: Sequence[Any]) -> bool:
-        """Whether an engine that has a library's kernel of its own should run this: the shape lies in the measured
-        region, no library is the fastest there, with a copy of each input that is not contiguous, and what is may run
-        now (in a capture, only after it ran at these sizes outside of one). ValueError for what the contract does not
-        allow."""
-        sizes = self.sizes(arguments)
+    def runs(self, arguments: Sequence[Any]) -> str | None:
+        """The kind of solution (own, library or plain) that a call from an engine would run, with a copy of each input
+        that is not contiguous. None where the engine's own code should run: the contract does not allow the call, the
+        shape lies outside the measured region, the best solution refused it, or did not run at these sizes before this
+        capture."""
+        try:
+            sizes = self.sizes(arguments)
+        except ValueError as problem:
+            tell(f"{problem}; the engine's own code runs", f"{self.name}: the engine's contract")
+            return None
         device = self.first(arguments).device
         if not self.selector.reaches({axis: sizes[axis] for axis in self.selector.axes}):
-            return False
+            return None
         named = zip(self.inputs, arguments, strict=True)
         slices = tuple(name for name, each in named if isinstance(each, torch.Tensor) and not _is_ready(each))
         first = self.order(sizes, device, slices=slices)[0]
-        if self.selector.kinds[first] == "library":
-            return False
+        if first not in self.order(sizes, device):
+            return None
         if _capturing(device) and (first, _warm_key(sizes, arguments)) not in self._warm:
-            tell(f"{self.name} at {sizes}: did not run before the capture, so the engine's own code is captured")
-            return False
-        return True
+            tell(
+                f"{self.name} at {sizes}: did not run before the capture, so the engine's own code is captured",
+                f"{self.name}: the engine's capture",
+            )
+            return None
+        return self.selector.kinds[first]
 
     def ran(self) -> list[str]:
         """The solutions that ran in this process, by name."""
-        return sorted({name for name, _ in self._warm})
+        return sorted({name for name, _ in list(self._warm)})  # a copy: another thread may add
 
     def __call__(self, arguments: Sequence[Any], outputs: Mapping[str, torch.Tensor], in_place: bool = False) -> None:
         """Writes the outputs. in_place: those of self.in_place are the arguments' own tensors."""
@@ -153,7 +164,10 @@ class ServedOperator:
             about = self.about["solutions"][name]
             is_plain = about["kind"] == "plain"
             if capturing and not is_plain and (name, key) not in self._warm:
-                tell(f"{self.name} at {sizes}: {name} did not run before the capture; the next one is captured instead")
+                tell(
+                    f"{self.name} at {sizes}: {name} did not run before the capture; the next one is captured instead",
+                    f"{self.name}: {name}'s capture",
+                )
                 continue
             function = function_of(name, about)
             if function is None:
@@ -163,7 +177,10 @@ class ServedOperator:
             except Exception as problem:
                 if is_plain or not _is_refusal(problem):
                     raise
-                tell(f"{self.name} at {sizes}: {name} refuses ({str(problem)[:160]}); the next one runs")
+                tell(
+                    f"{self.name} at {sizes}: {name} refuses ({str(problem)[:160]}); the next one runs",
+                    f"{self.name}: {name}'s refusal",
+                )
                 _keep(self._orders, self._key(sizes, device, in_place), [each for each in order if each != name])
                 return self(arguments, outputs, in_place)
             _keep(self._warm, (name, key), None)
@@ -199,11 +216,12 @@ class ServedOperator:
 
 
 def _keep(known: dict[Any, Any], key: Any, value: Any) -> None:
-    """As the newest entry; the oldest one goes where there are more than KEPT."""
-    known.pop(key, None)
-    known[key] = value
-    if len(known) > KEPT:
-        known.pop(next(iter(known)), None)
+    """As the newest entry; the oldest one goes where there are more than KEPT. Threads may call at the same time."""
+    with _keeping:
+        known.pop(key, None)
+        known[key] = value
+        if len(known) > KEPT:
+            del known[next(iter(known))]
 
 
 def _is_refusal(problem: Exception) -> bool:

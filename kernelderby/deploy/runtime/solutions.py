@@ -23,10 +23,11 @@ _functions: dict[str, Callable[..., None] | None] = {}
 _told: set[str] = set()
 
 
-def tell(line: str) -> None:
-    """Once in a process."""
-    if line not in _told:
-        _told.add(line)
+def tell(line: str, about: str | None = None) -> None:
+    """Once in a process. about: lines about the same thing are told once, whatever sizes they name: a server meets new
+    sizes for as long as it runs."""
+    if (about or line) not in _told:
+        _told.add(about or line)
         log.warning(line)
 
 

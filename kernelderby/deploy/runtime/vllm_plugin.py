@@ -13,7 +13,8 @@ A call of another dtype, layout or quantisation runs vLLM's own code, and so doe
 
 experts and block_fp8 run the operator with a bfloat16 output where the package has it, else the float32 one and a cast.
 
-RotaryEmbedding has none: it turns slices of qkv in place by a bfloat16 table, and no operator of ours does.
+RotaryEmbedding has none (docs/serving.md says why). The first call of a layer that runs vLLM's own code is a line of
+the log.
 """
 
 from __future__ import annotations
@@ -23,10 +24,13 @@ from typing import Any
 
 import torch
 
-from .engines import Replaced, measured, on_gpu, operator_of, plain_rows, register_in, served
+from .engines import Replaced, measured, on_gpu, operator_of, plain_rows, register_in, served, stays
+from .operators import DATA, OPERATORS
 from .solutions import PREFIX, tell
 
 SWITCH = "KERNELDERBY_VLLM"
+NOT_TAKEN = "a slice, another type than bfloat16, or sizes that were not measured"
+SWI = ("swiglu_alpha", "swiglu_beta", "swiglu_limit")
 
 
 def register() -> None:
@@ -34,7 +38,18 @@ def register() -> None:
     if os.environ.get("VLLM_BATCH_INVARIANT", "0") not in ("", "0"):
         tell("VLLM_BATCH_INVARIANT is set: vLLM stays as it is, since our kernels choose by the batch's size")
         return
-    register_in("vLLM", SWITCH, REPLACED, _gpu)
+    done = register_in("vLLM", SWITCH, REPLACED, _gpu)
+    if os.environ.get(SWITCH):
+        _make_known(done)
+
+
+def _make_known(done: list[str]) -> None:
+    """Among the variables that vLLM knows. It keeps compiled models from start to start, under a key of those variables
+    and its configuration: without this, a model that was compiled with other layers would be loaded. And it gives its
+    workers on other machines (Ray) those variables alone."""
+    from vllm import envs
+
+    envs.environment_variables[SWITCH] = lambda: f"{','.join(done)} {DATA['version']} {DATA['measured']}"
 
 
 def _gpu() -> str | None:
@@ -46,13 +61,17 @@ def _gpu() -> str | None:
 
 
 def _out_of_tree(custom_op: Any, parent: type, own: type) -> None:
-    """own instead of parent wherever a model makes one, under the parent's switch (`--compilation-config`)."""
+    """own instead of parent wherever a model makes one, also where vLLM would leave the layer to Inductor. KeyError if
+    another plugin has replaced it."""
     name = parent.name  # type: ignore[attr-defined]
     from vllm.model_executor.custom_op import op_registry_oot
 
-    if parent.__name__ not in op_registry_oot:
+    before = op_registry_oot.get(parent.__name__)
+    if before is None:
         custom_op.register_oot(own, name=parent.__name__)
         own.name = name  # type: ignore[attr-defined]
+    elif before.__module__ != __name__:
+        raise KeyError(f"{before.__module__} has replaced {parent.__name__}")
 
 
 def _replace_rms_norm() -> None:
@@ -71,6 +90,7 @@ def _replace_rms_norm() -> None:
                 and all(each.shape == x.shape for each in others)
                 and measured(kind, hidden_size=x.shape[-1])
             ):
+                stays("rms_norm", f"{NOT_TAKEN}, no weight, or a partial variance")
                 return super().forward(x, residual)
             if residual is None:
                 return operator_of("rms_norm")(x.view(-1, x.shape[-1]), weight, self.variance_epsilon).view(x.shape)
@@ -97,6 +117,7 @@ def _replace_gated_norm() -> None:
                 and self.activation in ("silu", "swish")
                 and measured("gated_rms_norm", hidden_size=width)
             ):
+                stays("gated_norm", f"{NOT_TAKEN}, several groups, another gate than SiLU, or the gate first")
                 return super().forward(x, z)
             rows = operator_of("gated_rms_norm")(x.view(-1, width), z.view(-1, width), self.weight.data, self.eps)
             return rows.view(x.shape)
@@ -112,6 +133,7 @@ def _replace_silu_and_mul() -> None:
         def forward(self, x: torch.Tensor) -> Any:
             width = x.shape[-1] // 2
             if not (plain_rows(x) and measured("silu_and_mul", intermediate_size=width)):
+                stays("silu_and_mul", NOT_TAKEN)
                 return super().forward(x)
             return operator_of("silu_and_mul")(x.view(-1, 2, width)).view(*x.shape[:-1], width)
 
@@ -136,6 +158,7 @@ def _replace_mrope() -> None:
                 and on_gpu(query, key)
                 and measured("mrope", num_q_heads=query.shape[-1] // 128, num_kv_heads=key.shape[-1] // 128)
             ):
+                stays("mrope", "text alone, interleaved sections, heads of another size, or another type than bfloat16")
                 return super().forward(positions, query, key, offsets)
             angles = self._match_cos_sin_cache_dtype(query)[positions]
             cos, sin = (half.float().contiguous() for half in angles.chunk(2, dim=-1))
@@ -157,43 +180,53 @@ def _replace_experts() -> None:
     from vllm.model_executor.custom_op import CustomOp
     from vllm.model_executor.layers.fused_moe.activation import MoEActivation
     from vllm.model_executor.layers.fused_moe.oracle.unquantized import UnquantizedMoeBackend
+    from vllm.model_executor.layers.fused_moe.prepare_finalize import MoEPrepareAndFinalizeNoDPEPModular
     from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import UnquantizedFusedMoEMethod
 
     class WinnersExperts(UnquantizedFusedMoEMethod):  # type: ignore[misc]
         def apply(self, layer: Any, x: Any, topk_weights: Any, topk_ids: Any, *shared: Any, **named: Any) -> Any:
             """Runs inside of vLLM's own opaque operator, so that sizes are numbers here."""
-            given = (*shared, *named.values())
-            found = None
-            if (
-                self.unquantized_backend is UnquantizedMoeBackend.TRITON  # the others shuffle the weights
-                and layer.activation is MoEActivation.SILU
-                and not self.moe.has_bias
-                and layer.expert_map is None
-                and not layer.apply_router_weight_on_input
-                and all(each is None for each in given)
-                and all(getattr(layer, each, None) is None for each in ("swiglu_alpha", "swiglu_beta", "swiglu_limit"))
-            ):
+            found, others = None, (*shared, *named.values())
+            why = self.reason(layer) or ("shared experts" if any(each is not None for each in others) else None)
+            if why is None:
                 found = _experts_of(x, layer, topk_weights, topk_ids)
+            else:
+                stays("experts", why)
             return super().apply(layer, x, topk_weights, topk_ids, *shared, **named) if found is None else found
+
+        def reason(self, layer: Any) -> str | None:
+            """Why vLLM's own code runs for this layer; None where ours may."""
+            if self.unquantized_backend is not UnquantizedMoeBackend.TRITON:  # the others shuffle the weights
+                return f"vLLM chose the backend {self.unquantized_backend}"
+            if not isinstance(getattr(self.moe_kernel, "prepare_finalize", None), MoEPrepareAndFinalizeNoDPEPModular):
+                return "data parallelism exchanges tokens around the experts"
+            if layer.expert_map is not None:
+                return "expert parallelism"
+            if layer.activation is not MoEActivation.SILU or any(
+                getattr(layer, each, None) is not None for each in SWI
+            ):
+                return "another activation than SiLU"
+            if self.moe.has_bias or layer.apply_router_weight_on_input:
+                return "biases, or weights on the input"
+            return None
 
     _out_of_tree(CustomOp, UnquantizedFusedMoEMethod, WinnersExperts)
 
 
 def _experts_of(x: torch.Tensor, layer: Any, topk_weights: torch.Tensor, topk_ids: torch.Tensor) -> torch.Tensor | None:
     """[num_tokens, hidden_size]; None where vLLM's own code runs. Sizes are numbers here."""
+    from vllm import envs
+
     name = served("fused_moe")
-    if not plain_rows(x, layer.w13_weight, layer.w2_weight) or not measured(
-        name,
-        num_tokens=x.shape[0],
-        hidden_size=x.shape[1],
-        intermediate_size=layer.w2_weight.shape[2],
-        num_experts=layer.w2_weight.shape[0],
-        top_k=topk_ids.shape[1],
-    ):
+    if getattr(envs, "VLLM_MOE_SKIP_PADDING", False):  # tokens that pad a graph have the expert -1 (0.33)
+        topk_ids = topk_ids.clamp(min=0)
+    given = [x, layer.w13_weight, layer.w2_weight, topk_ids.to(torch.int32), topk_weights.float()]
+    if not plain_rows(*given[:3]):
+        stays("experts", "a slice, or another type than bfloat16")
         return None
-    found: torch.Tensor = operator_of(name)(
-        x, layer.w13_weight, layer.w2_weight, topk_ids.to(torch.int32), topk_weights.float()
-    )
+    if OPERATORS[name].runs(given) not in ("own", "library"):
+        return None
+    found: torch.Tensor = operator_of(name)(*given)
     return found.to(x.dtype)
 
 
@@ -208,16 +241,21 @@ def _replace_block_fp8() -> None:
         @classmethod
         def can_implement(cls, config: Any) -> tuple[bool, str | None]:
             is_possible, reason = super().can_implement(config)
+            reason = (reason or "vLLM's Triton kernel cannot") if not is_possible else cls.reason(config)
+            if reason is not None:
+                stays("block_fp8", reason)
+            return reason is None, reason
+
+        @classmethod
+        def reason(cls, config: Any) -> str | None:
             columns, depth = config.weight_shape
-            if not is_possible or config.out_dtype is not torch.bfloat16:
-                return False, reason or "the output is not bfloat16"
+            if config.out_dtype is not torch.bfloat16:
+                return "the output is not bfloat16"
             if tuple(config.activation_quant_key.scale.group_shape) != (1, 128):
-                return False, "activations are not quantized in groups of 128"
+                return "activations are not quantized in groups of 128"
             if tuple(config.weight_quant_key.scale.group_shape) != (128, 128) or columns % 128 or depth % 128:
-                return False, "the weight has no whole blocks of 128 x 128"
-            if not measured(served("block_scaled_mm"), n=columns, k=depth):
-                return False, "these sizes were not measured"
-            return True, None
+                return "the weight has no whole blocks of 128 x 128"
+            return None if measured(served("block_scaled_mm"), n=columns, k=depth) else "these sizes were not measured"
 
         def apply_block_scaled_mm(self, A: Any, B: Any, As: Any, Bs: Any) -> Any:
             return operator_of(served("block_scaled_mm"))(A, As, B, Bs)
