@@ -634,7 +634,7 @@ def test_sequences_that_pad_a_graph_have_a_key(attention):
         {"given": (torch.ones(1),)},  # a scale of the output
     ],
 )
-def test_attention_of_another_kind_runs_vllms_code(attention, other):
+def test_attention_of_another_kind_runs_vllms_code_and_a_line_says_why(attention, monkeypatch, other):
     layer = {name: value for name, value in other.items() if name not in ("batch", "query", "cache", "given")}
     query = other.get("query", torch.zeros(2, 4, 32).bfloat16())
     call = (
@@ -646,7 +646,11 @@ def test_attention_of_another_kind_runs_vllms_code(attention, other):
         query,
         *other.get("given", ()),
     )
+    lines = []
+    monkeypatch.setattr(attention, "stays", lambda name, why: lines.append(why))
     assert attention.WinnersAttention(**layer).forward(None, *call) == "vllm's"
+    [line] = lines
+    assert line.startswith("a batch or a cache" if {*other} & {"batch", "query", "cache"} else "a layer")
 
 
 def test_another_vllms_cache_or_batches_keep_flash_attention(attention, monkeypatch):

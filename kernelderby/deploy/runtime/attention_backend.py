@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from vllm.v1.attention.backends.flash_attn import FlashAttentionBackend, FlashAttentionImpl, FlashAttentionMetadata
 
+from .engines import stays
 from .operators import OPERATORS
 from .solutions import PREFIX, tell
 
@@ -60,8 +61,10 @@ class WinnersAttention(FlashAttentionImpl):  # type: ignore[misc]
         *scales: Any,
         **named: Any,
     ) -> torch.Tensor:
-        given = (*scales, *named.values())
-        if attn_metadata is not None and self.is_plain() and all(each is None for each in given):
+        is_plain = self.is_plain() and all(each is None for each in (*scales, *named.values()))
+        if not is_plain:
+            stays("attention", "a layer with a window, sinks, biases, a soft cap, an FP8 cache or context parallelism")
+        if is_plain and attn_metadata is not None:
             count = attn_metadata.num_actual_tokens
             call = call_of(self.scale, query[:count], kv_cache, attn_metadata)
             if call is not None:
@@ -98,6 +101,9 @@ def call_of(scale: float, query: torch.Tensor, kv_cache: torch.Tensor, batch: An
         and batch.mm_prefix_range_tensor is None
         and batch.rswa_prefix_lens is None
     ):
+        stays(
+            "attention", f"a batch or a cache of another kind than causal, bfloat16, and dense blocks of {BLOCK} tokens"
+        )
         return None
     # Keys and values of a block lie one after the other, so a block of keys is an even one of all, and the same number
     # is its values' in a cache that begins one block later.

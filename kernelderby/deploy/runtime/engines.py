@@ -15,6 +15,7 @@ from .solutions import PREFIX, tell
 Replaced = Mapping[
     str, tuple[tuple[str, ...], Callable[[], None]]
 ]  # name in the switch -> its operators, what replaces
+NOT_TAKEN = "a slice, another type than bfloat16, or sizes that were not measured"
 
 
 def register_in(engine: str, switch: str, replaced: Replaced, gpu: Callable[[], str | None]) -> list[str]:

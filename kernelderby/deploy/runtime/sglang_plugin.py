@@ -2,7 +2,7 @@
 
 $KERNELDERBY_SGLANG switches each on by name, "all" or a list of names; without it nothing changes. A hook around
 SGLang's own method runs the operator; that method runs for another dtype, layout or quantisation, for deterministic
-inference, and where the model's sizes were not measured.
+inference, and where the model's sizes were not measured. A line of the log says so once.
 
     rms_norm       RMSNorm.forward_cuda, with and without a residual
     silu_and_mul   SiluAndMul.forward_cuda
@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from .engines import Replaced, measured, operator_of, plain_rows, register_in
+from .engines import NOT_TAKEN, Replaced, measured, operator_of, plain_rows, register_in, stays
 
 SWITCH = "KERNELDERBY_SGLANG"
 LAYERS = "sglang.srt.layers"
@@ -56,6 +56,7 @@ def rms_norm(original: Callable[..., Any], layer: Any, x: Any, residual: Any = N
         and measured(kind, hidden_size=x.shape[-1])
         and not _is_batch_invariant()
     ):
+        stays("rms_norm", f"{NOT_TAKEN}, a fused quantisation, a partial variance, or deterministic inference")
         return original(layer, x, residual, *more, **named)
     if residual is None:
         return operator_of("rms_norm")(x.view(-1, x.shape[-1]), weight, layer.variance_epsilon).view(x.shape)
@@ -74,6 +75,7 @@ def _is_batch_invariant() -> bool:
 def silu_and_mul(original: Callable[..., Any], layer: Any, x: Any) -> Any:
     width = x.shape[-1] // 2
     if not (plain_rows(x) and measured("silu_and_mul", intermediate_size=width)):
+        stays("silu_and_mul", NOT_TAKEN)
         return original(layer, x)
     return operator_of("silu_and_mul")(x.view(-1, 2, width)).view(*x.shape[:-1], width)
 

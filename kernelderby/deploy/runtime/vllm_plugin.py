@@ -24,12 +24,11 @@ from typing import Any
 
 import torch
 
-from .engines import Replaced, measured, on_gpu, operator_of, plain_rows, register_in, served, stays
+from .engines import NOT_TAKEN, Replaced, measured, on_gpu, operator_of, plain_rows, register_in, served, stays
 from .operators import DATA, OPERATORS
 from .solutions import PREFIX, tell
 
 SWITCH = "KERNELDERBY_VLLM"
-NOT_TAKEN = "a slice, another type than bfloat16, or sizes that were not measured"
 SWI = ("swiglu_alpha", "swiglu_beta", "swiglu_limit")
 
 
