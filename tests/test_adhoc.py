@@ -55,6 +55,48 @@ def test_parameters_say_whether_it_writes_into_its_outputs(own, derby, run):
     assert code == 0, out + err
 
 
+TUNED = """
+import torch
+import triton
+import triton.language as tl
+from triton.language.extra import libdevice
+from triton.language.extra.libdevice import pow
+
+
+@triton.autotune([triton.Config({"BLOCK": size}, num_warps=2) for size in (64, 128)], key=["count"])
+@triton.jit
+def kernel(x, output, count, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    value = tl.load(x + at, mask=at < count).to(tl.float32)
+    twice = libdevice.fast_logf(pow(libdevice.exp(value), 2.0))
+    tl.store(output + at, (tl.where(libdevice.isnan(value) != 0, 0.0, twice)).to(tl.float16), mask=at < count)
+
+
+def run(x, output):
+    kernel[lambda chosen: (triton.cdiv(x.numel(), chosen["BLOCK"]),)](x, output, x.numel())
+"""
+
+
+def test_autotuned_kernels_and_libdevice_run_without_a_gpu(own, derby):
+    pytest.importorskip("triton")
+    (own / "tuned.py").write_text(TUNED)
+    code, out, err = derby("check", "tuned.py", "--for", "twice", "--shape", "T=3,D=65")
+    assert code == 0, out + err
+
+
+@pytest.mark.parametrize(
+    ("run", "said"),
+    [
+        ("import torch\n\ndef run(x):\n    torch.cuda.get_device_properties(0)", "its code asks for a GPU"),
+        ("def run(x):\n    return x.mul_(2)", "declare it under [in_place] in solution.toml"),
+    ],
+)
+def test_a_failure_has_its_mend(own, derby, run, said):
+    (own / "fails.py").write_text(run + "\n")
+    code, out, _ = derby("check", "fails.py", "--for", "twice", "--shape", "T=3,D=5")
+    assert code == 1 and said in out, out
+
+
 def test_a_shape_beyond_the_memory_is_a_failure_of_one_line(own, derby):
     code, out, err = derby("check", "mine.py", "--for", "twice", "--shape", "T=300000000,D=100000")
     assert code == 1 and "out_of_memory: the judge has no memory" in out, out + err

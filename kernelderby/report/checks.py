@@ -14,6 +14,7 @@ from kernelderby.store.counts import counted
 
 PASSED = "passed"
 _FEW = 3  # operators
+_NO_GPU = re.compile(r"active drivers|not compiled with CUDA|NVIDIA driver|No CUDA GPUs")  # Triton's, torch's words
 
 
 def checks_answer(
@@ -69,7 +70,7 @@ def _reports(
     for (solution, status), cases in groups.items():
         more = f" and {counted(len(cases) - 1, 'more case')}" if len(cases) > 1 else ""
         notes.append(f"FAILED {solution} on {cases[0].case}{more}: {status}: {cases[0].message}")
-        notes += cases[0].why
+        notes += [*cases[0].why, *_mend(device, cases[0])]
     if failed:
         names = asked or " ".join(dict.fromkeys(each.solution for each in failed))
         notes.append(f"the same inputs again: derby check {names} {again}")
@@ -92,6 +93,14 @@ def _reports(
         lines,
         tuple(notes),
     )
+
+
+def _mend(device: str, failed: CheckResult) -> Iterator[str]:
+    """What the message alone does not tell."""
+    if device == "CPU" and _NO_GPU.search(failed.message):
+        yield "its code asks for a GPU, and this check is on a CPU"
+    if failed.status == "input_changed":
+        yield "an output in the memory of an input: declare it under [in_place] in solution.toml (CONTRIBUTING.md)"
 
 
 def _overview(device: str, by_definition: Mapping[str, Sequence[CheckResult]]) -> Table:

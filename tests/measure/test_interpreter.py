@@ -11,6 +11,7 @@ import torch
 
 interpreter = pytest.importorskip("triton.runtime.interpreter")
 from kernelderby.measure.worker import interpreter as worker_interpreter  # noqa: E402
+from kernelderby.measure.worker import libdevice  # noqa: E402
 from kernelderby.measure.worker.interpreter import (  # noqa: E402
     convert_right,
     describe_shapes_once,
@@ -117,7 +118,39 @@ def test_shapes_are_described_as_before(monkeypatch):
         core.block_type(tl.int32, [3])
 
 
-PATCHED = ("_convert_float", "_patch_lang_tensor", "_patch_builtin", "_get_np_dtype", "InterpreterBuilder")
+def test_every_function_of_libdevice_that_is_computed_has_a_kernel_to_call_it():
+    from triton.language.extra.cuda import libdevice as of_cuda
+
+    source = inspect.getsource(of_cuda)
+    lacking = [name for name in libdevice._FUNCTIONS if not re.search(rf'"__nv_(fast_)?{name}f"', source)]
+    assert not lacking, f"no such function in libdevice: {lacking}"
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "expected"),
+    [
+        ("round", [[0.5, -0.5, 2.5, 1.2]], [1, -1, 3, 1]),
+        ("rint", [[0.5, -0.5, 2.5, 1.2]], [0, 0, 2, 1]),
+        ("cbrt", [[-8.0, 27.0]], [-2, 3]),
+        ("fma", [[3.0], [4.0], [5.0]], [17]),
+        ("saturate", [[-1.0, 0.25, 2.0, float("nan")]], [0, 0.25, 1, 0]),
+    ],
+)
+def test_a_function_of_libdevice_gives_what_it_gives_on_a_gpu(name, given, expected):
+    found = libdevice._FUNCTIONS[name](*map(torch.tensor, given))
+    assert found.tolist() == pytest.approx(expected, rel=1e-6)
+
+
+PATCHED = (
+    *("_convert_float", "_patch_lang_tensor", "_patch_builtin", "_get_np_dtype"),
+    *("InterpreterBuilder", "interpreter_semantic"),
+)
+
+
+def test_the_autotuner_has_the_function_that_is_patched():
+    from triton.runtime.autotuner import Autotuner
+
+    assert {"config", "meta"} <= {*inspect.signature(Autotuner._bench).parameters}
 
 
 @pytest.mark.parametrize("name", PATCHED)
@@ -129,6 +162,6 @@ def test_the_private_functions_that_are_patched_exist(name):
 
 
 def test_every_private_function_that_is_patched_is_listed():
-    source = inspect.getsource(worker_interpreter)
+    source = inspect.getsource(worker_interpreter) + inspect.getsource(libdevice)
     used = set(re.findall(r"\binterpreter\.(_(?!ir\b)\w+)", source))
     assert used <= {*PATCHED}, f"patched, but not in PATCHED: {sorted(used - {*PATCHED})}"
