@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import mmap
 import os
@@ -16,7 +17,7 @@ import pytest
 
 from kernelderby.catalog import Catalog
 from kernelderby.errors import DerbyError
-from kernelderby.measure.fence import caches, folders, landlock, processes, seccomp
+from kernelderby.measure.fence import caches, folders, landlock, marks, notices, processes, seccomp
 from kernelderby.measure.run.rows import set_aside_foreign
 
 
@@ -616,6 +617,23 @@ def test_threads_of_others_are_out_of_reach_without_landlock():
     finally:
         other.kill()
         other.communicate()
+
+
+def test_an_id_that_nobody_has_is_refused_as_such(monkeypatch):
+    """By the time the call goes on, a rival's new process could have it."""
+    monkeypatch.setattr(marks, "of", lambda pid: {1: 7, 2: 7, 3: 8}.get(pid, 0))
+    monkeypatch.setattr(marks, "is_dead", lambda pid: pid > 9)
+    monkeypatch.setattr(notices, "_group", {2: [1, 2], 3: [2, 3], 12: []}.get)
+    for target, is_group, error in (
+        (2, False, 0),
+        (3, False, errno.EPERM),
+        (4, False, errno.EPERM),
+        (12, False, errno.ESRCH),
+    ):
+        assert notices.refusal(1, target, is_group) == error
+    for group, error in ((2, 0), (3, errno.EPERM), (12, errno.ESRCH)):
+        assert notices.refusal(1, -group, is_group=True) == error
+    assert notices.refusal(4, 4, is_group=False) == notices.refusal(1, -1, is_group=True) == errno.EPERM
 
 
 def test_descendants_however_deep(monkeypatch):

@@ -58,20 +58,24 @@ def answer(descriptor: int) -> bool:
         return error.errno in (errno.EINTR, errno.ENOENT)  # the caller was killed before its question was read
     number, caller, _, call, _, _, *arguments = _NOTICE.unpack(notice)
     target = ctypes.c_int(arguments[0] & 0xFFFFFFFF).value
-    is_own = _is_own(caller, target, is_group=target < 0 and call in _KILL)
-    told = (0, _CONTINUE) if is_own else (-errno.EPERM, 0)
+    refused = refusal(caller, target, is_group=target < 0 and call in _KILL)
+    told = (-refused, 0) if refused else (0, _CONTINUE)
     with suppress(OSError):  # it was killed meanwhile
         fcntl.ioctl(descriptor, _SEND, _ANSWER.pack(number, 0, *told))
     return True
 
 
-def _is_own(caller: int, target: int, is_group: bool) -> bool:
-    """Whether both belong to one worker. An id without a process passes, since the kernel reports that error."""
+def refusal(caller: int, target: int, is_group: bool) -> int:
+    """0 if both belong to one worker, otherwise the error for the caller. An id that nobody has now is refused too: it
+    could be a rival's new process by the time the call goes on."""
     own = marks.of(caller)
     if not own or target == -1:
-        return False
+        return errno.EPERM
     members = _group(-target) if is_group else [target]
-    return all(marks.of(each) == own or marks.is_dead(each) for each in members)
+    others = [each for each in members if marks.of(each) != own]
+    if not members or (others and all(map(marks.is_dead, others))):
+        return errno.ESRCH
+    return errno.EPERM if others else 0
 
 
 def _group(group: int) -> list[int]:
