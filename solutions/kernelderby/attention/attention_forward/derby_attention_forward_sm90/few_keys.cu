@@ -1,7 +1,7 @@
-// attention_forward for sequences of few keys: a warp takes one query of one head. Tensor cores, tensor maps and
-// shared memory are not worth their start here: one wait for memory where there is one sequence, two more where a
-// token's has to be found. Eight columns are a lane's, so a warp holds several keys at a time: groups of lanes take every so-many-th
-// key and add what they have at the end, always in the same order. In float32 throughout.
+// attention_forward for sequences of few keys: a warp takes one query of one head. Setting up tensor cores, tensor maps
+// and shared memory does not pay here. A call waits for memory once if there is one sequence, and twice more if a
+// token's sequence has to be found. Each lane has eight columns, so a warp holds several keys at a time: its groups of
+// lanes take the keys in turn and add their results at the end, always in the same order. All arithmetic is in float32.
 // Constraints: sm_90; head_dim a multiple of 8 up to 256; as many query heads as key heads; bf16, contiguous,
 // addresses a multiple of 16; cu_seqlens int32, ascending, from 0.
 #include <cstdint>
@@ -15,7 +15,7 @@ constexpr float LOG2_E = 1.4426950408889634f;
 
 struct Call {
     const uint4 *query, *key, *value;        // bfloat16 [tokens, heads, head_dim], eight columns an element
-    const int *cu_seqlens_q, *cu_seqlens_k;  // [num_seqs + 1], looked at where there are several sequences
+    const int *cu_seqlens_q, *cu_seqlens_k;  // [num_seqs + 1], read only if there are several sequences
     uint4* output;                           // like query
     int num_tokens, num_keys, num_seqs, heads;
     int chunks, lanes;                       // head_dim / 8; the least power of two that is not less
@@ -26,7 +26,7 @@ struct Call {
 __device__ __forceinline__ float low_of(uint32_t two) { return __uint_as_float(two << 16); }
 __device__ __forceinline__ float high_of(uint32_t two) { return __uint_as_float(two & 0xffff0000u); }
 
-// The last sequence that begins at the token or before it, so one that holds it. The warp looks at 32 places at once.
+// The last sequence that begins at or before the token, and so holds it. The warp looks at 32 places at once.
 __device__ __forceinline__ int sequence_of(const Call& call, int token, int lane) {
     int low = 0, count = call.num_seqs;
     while (count > 1) {
@@ -102,8 +102,8 @@ __global__ void __launch_bounds__(32 * WARPS) derby_few_keys_attention(const Cal
 
 }  // namespace
 
-// Shapes as in the definition; head_dim a multiple of 8, at most 256; num_tokens times heads below 2^31. Any number of
-// keys is right, few are fast.
+// Shapes as in the definition; head_dim a multiple of 8, at most 256; num_tokens times heads below 2^31. Results are
+// right for any number of keys; the kernel is fast for few.
 extern "C" int derby_few_keys_attention_run(const void* query, const void* key, const void* value,
                                             const int* cu_seqlens_q, const int* cu_seqlens_k, void* output,
                                             int num_tokens, int num_keys, int num_seqs, int heads, int head_dim,

@@ -1,7 +1,7 @@
-// derby_mla_decode_attention_sm90: one launch, of one_tile.cuh's kernel where no block has more than a tile, else of this.
-// A block (or a cluster of them, which share the context) takes 8, 16, 32 or 64 query heads of one sequence. Queries and a
-// tile of tokens come into shared memory with one wait; the tile is key and value. Warps share the 576 products of a score
-// among each other, then the 512 values of the latent.
+// derby_mla_decode_attention_sm90: one launch, of one_tile.cuh's kernel if no block has more than one tile, else of
+// this one. A block (or a cluster of them, which share the context) takes 8, 16, 32 or 64 query heads of one sequence.
+// Queries and a tile of tokens are copied into shared memory with a single wait; the tile is both key and value. The
+// warps divide the 576 products of a score among themselves, then the 512 values of the latent.
 // Constraints: sm_90 or later; 576 values of a query head and of a token, of which the first 512 are the value; any
 // number of heads; forms (groups of 8 heads, tokens of a tile) as the switch at the end lists them; at most 16 blocks
 // share a context; bf16, contiguous, addresses a multiple of 16; context_lens int32.
@@ -54,7 +54,7 @@ struct Kernel {
     heads = min(HEADS, a.heads - first_head);
   }
 
-  // ROWS_OF rows of 72 times 16 bytes, a warp a row; zeros from row `count` on.
+  // Loads ROWS_OF rows of 72 times 16 bytes, one row a warp; rows from `count` on are zeros.
   template <int ROWS_OF>
   __device__ __forceinline__ void fetch_rows(__nv_bfloat16 (*to)[PITCH], const __nv_bfloat16* from, int count) {
     uint32_t place = shared_address(&to[warp][8 * lane]);
@@ -75,8 +75,8 @@ struct Kernel {
                   end - tile * T);
   }
 
-  // Of a tile that was asked for before the length was known: what lies behind the last token has a weight of 0, which
-  // makes nothing of it unless it is infinite or not a number.
+  // For a tile that was requested before the length was known: values behind the last token have a weight of 0, which
+  // removes them unless they are infinite or NaN.
   __device__ __forceinline__ void clear_after(int last, Tile& tile) {
     for (int row = last + warp; row < T; row += WARPS)
 #pragma unroll
@@ -88,7 +88,8 @@ struct Kernel {
   __device__ __forceinline__ void score(int stage) {
     int rows = warp % ROWS * 16, mine = warp / ROWS;
     uint32_t key = shared_address(&shared.tiles[stage].rows[rows + lane % 16][lane / 16 * 8]);
-    // Of two groups of heads: both halves of 16 products of the first, then those of the second; one group twice.
+    // For two groups of heads: both halves of 16 products of the first group, then those of the second. A single group
+    // is taken twice.
     uint32_t query = shared_address(&shared.query[(NT > 1 ? lane / 16 * 8 : 0) + lane % 8][lane / 8 % 2 * 8]);
     constexpr int CHAINS = NT == 1 ? 2 : 1;  // of products that wait for each other
     float4 found[CHAINS][NT];
@@ -117,7 +118,8 @@ struct Kernel {
     }
   }
 
-  // Head 8 n + quad: most and sum. Outputs of head 8 n + 2 corner (x, z) and the next (y, w) for the warp's dimensions.
+  // most and sum are those of head 8 n + quad; outputs are those of head 8 n + 2 corner (x, z) and the next one (y, w),
+  // for the warp's dimensions.
   float most[NT], sum[NT];
   float4 found[NT][4];
 
@@ -225,7 +227,8 @@ struct Kernel {
     }
   }
 
-  // Each block of the cluster gets the others' outputs for its stretch of dimensions, and writes these.
+  // Each block of the cluster gets the other blocks' outputs for its stretch of dimensions, and writes the result for
+  // these.
   __device__ __forceinline__ void exchange() {
     int each = LATENT / 16 / given.splits, log_each = 31 - __clz(each);  // groups of 16 dimensions for a block
     auto gathered = OVER ? reinterpret_cast<float4(*)[32]>(shared.query) : shared.gathered;

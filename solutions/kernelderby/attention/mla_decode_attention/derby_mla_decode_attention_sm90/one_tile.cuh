@@ -1,6 +1,6 @@
-// Short contexts: a tile a block and no more, 8 query heads. Straight code, with every number of blocks and tokens known
-// to the compiler. The blocks of a cluster share a context: each sends its parts of the result to the block that writes
-// these dimensions.
+// For short contexts: at most one tile a block, 8 query heads. The code has no loop over tiles, and the compiler knows
+// the number of blocks and of tokens. The blocks of a cluster share a context: each sends its parts of the result to
+// the block that writes these dimensions.
 // Constraints: as kernel.cu, and: one group of 8 heads, 32 or 64 tokens, at most 8 blocks that share a context, one
 // tile each; fewer than 65,536 sequences.
 
@@ -38,14 +38,14 @@ struct Shape {
   static_assert(KEY / 16 % SHARES == 0, "every share has as many steps");
 };
 
-// A row of 72 times 16 bytes by a warp.
+// Loads a row of 72 times 16 bytes with a warp.
 __device__ __forceinline__ void copy_row(uint32_t to, const __nv_bfloat16* from, int lane) {
   cp_async16(to, from);
   cp_async16(to + 512, from + 256);
   if (lane < 8) cp_async16(to + 1024, from + 512);
 }
 
-// What of a pair of values stays where tokens from `end` on do not count.
+// The bits of a pair of values that are kept if tokens from `end` on do not count.
 __device__ __forceinline__ uint32_t kept(int token, int end) {
   return (token < end ? 0xffffu : 0) | (token + 1 < end ? 0xffff0000u : 0);
 }
@@ -60,8 +60,8 @@ __global__ void __launch_bounds__(THREADS, 1) derby_mla_decode_attention_tile(co
   const int length = load_constant_index(a.context_lens + sequence);
   __syncwarp();  // this first
 
-  // Before the length is known: what lies behind the last token does not count. In the place of rows and heads that are
-  // not there come the last ones again.
+  // Loads before the length is known; tokens behind the last one are left out later. Rows and heads that do not exist
+  // are replaced by the last ones.
   const size_t mine = static_cast<size_t>(sequence) * unsigned(a.heads) + first_head;
   const __nv_bfloat16* from = a.cache + static_cast<size_t>(sequence) * unsigned(a.slots) * KEY + 8 * lane;
   uint32_t to = shared_address(&shared.rows[warp][8 * lane]);
@@ -82,7 +82,8 @@ __global__ void __launch_bounds__(THREADS, 1) derby_mla_decode_attention_tile(co
     cluster_arrive_relaxed();
   }
 
-  // Of head quad: most and sum. Of heads 2 corner (x, z) and the next (y, w): outputs of the warp's 64 dimensions.
+  // most and sum are those of head quad; outputs are those of heads 2 corner (x, z) and the next one (y, w), for the
+  // warp's 64 dimensions.
   float most = -INFINITY, sum = 0;
   float4 found[4] = {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}};
   cp_async_wait_group<0>();
@@ -109,7 +110,7 @@ __global__ void __launch_bounds__(THREADS, 1) derby_mla_decode_attention_tile(co
     score[0] = chains[0].x + chains[1].x, score[T + 4] = chains[0].y + chains[1].y;
     score[8] = chains[0].z + chains[1].z, score[T + 12] = chains[0].w + chains[1].w;
 
-    // Values are asked for here, so that they come while the others' scores do.
+    // Values are read from here on, so that they arrive while the other warps' scores do.
     uint32_t value[S::ROWS][4][4];
     const uint32_t values = shared_address(&shared.rows[lane % 8 + lane / 16 * 8][64 * warp + lane / 8 % 2 * 8]);
 #pragma unroll
@@ -210,7 +211,7 @@ __global__ void __launch_bounds__(THREADS, 1) derby_mla_decode_attention_tile(co
   }
 }
 
-// static, or two builds of this library in one process would share `ready`.
+// static: otherwise two builds of this library in one process would share `ready`.
 template <int T, int BLOCKS>
 static cudaError_t start(const Arguments& given, int sequences, cudaStream_t stream) {
   using S = Shape<T, BLOCKS>;

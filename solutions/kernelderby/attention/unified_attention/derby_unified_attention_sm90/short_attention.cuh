@@ -3,9 +3,9 @@
 //
 // A unit is one sequence and one key/value head, or a part of its query tiles. Its keys and values are read once into
 // shared memory, in blocks of 64 tokens of 16-token pages, by TMA boxes; a query tile is up to 64 rows, some query
-// heads of the group times some tokens. The four warps of the last warpgroup bring keys, bring queries, store outputs
-// and bring values (short_movers.cuh); each of the other warpgroups takes every third tile (every second with head_dim
-// 256). Outputs go through the queries' own place in shared memory. Deterministic.
+// heads of the group times some tokens. The four warps of the last warpgroup load keys, load queries, store outputs and
+// load values (short_movers.cuh); each of the other warpgroups takes every third tile (every second with head_dim 256).
+// Outputs are stored from the place in shared memory where the queries were. The result is deterministic.
 // Constraints: sm_90a; head_dim 64, 128 or 256, at most 256, 256 and 128 tokens of a sequence with their context;
 // pages of 16 tokens; bf16, contiguous, addresses a multiple of 16; sm_scale > 0; query heads a multiple of key heads.
 // main.py sends other calls to long_attention.cuh or to Triton.
@@ -15,7 +15,7 @@
 
 namespace derby_short {
 
-// What the rows of a query tile are: the shared address of their queries, the position of their first token in the
+// The rows of a query tile: the address of their queries in shared memory, the position of their first token in the
 // sequence, the sequence's last token.
 struct Rows {
     uint32_t queries;
@@ -29,9 +29,10 @@ struct Rows {
     }
 };
 
-// COUNT blocks of a tile at once, from block `from` on, of the last one LAST tokens only: first all their scores, then
-// all their weights, then their values. first: none of the tile came before. Scores come last block first, but in one
-// of these functions: where two began with the same products, ptxas merged them and had no registers left.
+// Computes COUNT blocks of a tile at once, from block `from` on, and only LAST tokens of the last one: first all their
+// scores, then all their weights, then the products with their values. first: these are the tile's first blocks. All of
+// these functions but one begin with the scores of the last block: when two began with the same products, ptxas merged
+// them and ran out of registers.
 template <int COUNT, int LAST, typename S>
 __device__ __forceinline__ void compute_blocks(Tile<S::HEAD_DIM>& tile, Shared<S>& shared,
                                                const Places<S::RING>& places, const Rows& rows, int from, bool first,
@@ -84,8 +85,9 @@ __device__ __forceinline__ void compute_blocks(Tile<S::HEAD_DIM>& tile, Shared<S
     wgmma_wait_group<0>();
 }
 
-// All blocks of a tile that sees `visible` tokens. TOGETHER: up to three at once, as many as registers allow, then the
-// fourth; half of the last one is left out where none of it is seen. Else one after the other, which is less code.
+// Computes all blocks of a tile that sees `visible` tokens. TOGETHER: up to three at once, as many as registers allow,
+// then the fourth; half of the last one is left out if none of it is seen. Else one after the other, which takes less
+// code.
 template <bool TOGETHER, typename S>
 __device__ __forceinline__ void compute_tile(Tile<S::HEAD_DIM>& tile, Shared<S>& shared, const Places<S::RING>& places,
                                              const Rows& rows, int visible, const Parameters& p) {
@@ -112,7 +114,7 @@ __device__ __forceinline__ void compute_tile(Tile<S::HEAD_DIM>& tile, Shared<S>&
     }
 }
 
-// The tile's output, divided by the sums, into shared memory at `to`, swizzled as the queries there were.
+// Writes the tile's output, divided by the sums, to shared memory at `to`, swizzled like the queries that were there.
 template <int HEAD_DIM>
 __device__ __forceinline__ void lay_out(Tile<HEAD_DIM>& tile, uint32_t to) {
     const int lane = threadIdx.x % WARP;
@@ -137,8 +139,8 @@ __device__ __forceinline__ void lay_out(Tile<HEAD_DIM>& tile, uint32_t to) {
     __syncwarp();
 }
 
-// A consumer warpgroup: every third tile of the CTA (every second with head_dim 256). What it needs of a unit it reads
-// in shared memory each time: held in registers, that was too much.
+// A consumer warpgroup: every third tile of the CTA (every second with head_dim 256). It reads a unit's data from
+// shared memory each time they are needed: there were not enough registers to hold them.
 template <bool TOGETHER, typename S>
 __device__ __forceinline__ void consume(const Parameters& p, Shared<S>& shared) {
     constexpr int CONSUMERS = S::CONSUMERS, QUERY_SLOTS = S::QUERY_SLOTS;
@@ -177,7 +179,7 @@ __device__ __forceinline__ void consume(const Parameters& p, Shared<S>& shared) 
             mbarrier_wait(shared_address(&shared.query_full[slot]), step / QUERY_SLOTS & 1);
             compute_tile<TOGETHER>(tile, shared, places, rows, visible_from(position), p);
             step += CONSUMERS;
-            // After the early tiles come longer ones.
+            // The tiles after the early ones are longer.
             hold(step >= end ? 0 : step - begin < unit.early ? blocks
                              : (visible_from(position_of(step)) + BLOCK - 1) / BLOCK);
             named_barrier_sync(QUERIES_READ + group, WARPGROUP);

@@ -1,4 +1,4 @@
-// Short attention, the host's side: which calls, how the work is cut, tensor maps, the launch.
+// Short attention, the host's side: which calls it takes, how the work is cut, tensor maps, the launch.
 #pragma once
 #include "launch.cuh"
 #include "once_a_device.cuh"
@@ -19,8 +19,8 @@ static inline bool encode_map(EncodeTensorMap encode, CUtensorMap* map, const vo
                   CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
-// Heads and tokens of a query tile: as many rows of 64 as can be, and of those as many heads as can be (their rows lie
-// beside each other, and the tile's tokens see nearly the same keys).
+// Heads and tokens of a query tile: the choice that fills most of its 64 rows, and among these the one with most heads
+// (the rows of heads lie beside each other, and the tile's tokens see nearly the same keys).
 static inline void choose_tile(int group, int max_query_len, int* heads, int* tokens) {
     int most = 0;
     for (int h = 1; h <= group && h <= TILE_ROWS; ++h) {
@@ -30,9 +30,10 @@ static inline void choose_tile(int group, int max_query_len, int* heads, int* to
     }
 }
 
-// Shares the call's units out among its CTAs, and returns how many CTAs. Whole rounds of units go out whole; of the
-// others, each is cut evenly for as many CTAs as it can have, or all are laid end to end and cut evenly. A tile costs
-// 3 and 2 for each block that it needs, a unit's keys what a tile costs that needs 2.5.
+// Shares the call's units out among its CTAs, and returns the number of CTAs. As many full rounds as there are give
+// each CTA a whole unit. The units that are left are either each cut evenly among as many CTAs as a unit can get, or
+// all laid end to end and cut evenly. A tile costs 3, and 2 more for each block that it needs; loading a unit's keys
+// costs as much as a tile that needs 2.5 blocks.
 static inline int share_out(Parameters& p, int units, int max_query_len, int processors) {
     const int ctas = processors < MOST_CTAS ? processors : MOST_CTAS, groups = p.head_groups.number;
     const int tiles = p.by_tokens.divide(max_query_len + p.tile_tokens - 1), most = tiles * groups;
@@ -77,9 +78,9 @@ struct Call {
     cudaStream_t stream;
 };
 
-// Whether tiles go through their blocks of keys together: not where a multiprocessor has five tiles or fewer, for which
-// that is too much code to be read, nor where a unit has no more tiles than there are warpgroups, so that each waits
-// for all of the unit's keys to come.
+// Whether a tile's blocks of keys are computed together. They are not if a multiprocessor has five tiles or fewer,
+// since reading that much code takes too long then, nor if a unit has no more tiles than there are warpgroups, since
+// each would wait for all of the unit's keys to arrive.
 template <int HEAD_DIM>
 static bool goes_together(int units, int tiles_of_unit, const Call& call) {
     using S = Sizes<HEAD_DIM>;

@@ -7,9 +7,9 @@ namespace derby_short {
 
 constexpr int OUTSIDE = -PAGE;  // row of a box that lies outside of the cache: TMA fills it with zeros
 
-// The free slots of a page may hold anything, and 0 times NaN is NaN. So the values of a page that a sequence holds in
-// part (`tokens` of its slots, 1 to 15) come as seven boxes of 64 columns, none of which has both held and free slots:
-// the three quads of rows beside the end, and four rows one by one.
+// The free slots of a page may hold anything, and 0 times NaN is NaN. So the values of a page that a sequence fills
+// only in part (`tokens` of its slots, 1 to 15) are loaded as seven boxes of 64 columns: three of four rows, away from
+// the end, and four of the single rows around it. No box has both filled and free slots.
 constexpr int PIECES = 7, QUADS = 3, QUAD = 4;
 struct Piece {
     int at, rows;  // the piece's first row within the page, and how many
@@ -29,8 +29,8 @@ __device__ __forceinline__ int page_of(const Parameters& p, int unit) {
                ? __ldg(p.table + int64_t(sequence) * p.table_width + lane) : 0;
 }
 
-// The warp that brings keys, or VALUES, a block of four pages at a time: a lane issues one box. That of keys announces
-// units to the consumers. first_page: page_of the first unit.
+// The warp that loads keys, or VALUES, a block of four pages at a time, each lane with one box. The warp of keys also
+// announces units to the consumers. first_page: page_of the first unit.
 template <bool VALUES, typename S>
 __device__ __forceinline__ void load_blocks(const Parameters& p, Shared<S>& shared, const Start& start, int first_page,
                                             const CUtensorMap* pages, const CUtensorMap* quads,
@@ -83,7 +83,7 @@ __device__ __forceinline__ void load_blocks(const Parameters& p, Shared<S>& shar
     if (lane == 0) announce({});
 }
 
-// The warp that brings query tiles, in the order in which the consumers take them.
+// The warp that loads query tiles, in the order in which the consumers take them.
 template <typename S>
 __device__ __forceinline__ void load_queries(const Parameters& p, Shared<S>& shared, const Start& start,
                                              const CUtensorMap* queries) {
@@ -107,8 +107,8 @@ __device__ __forceinline__ void load_queries(const Parameters& p, Shared<S>& sha
     });
 }
 
-// The warp that stores finished tiles, which lie where their queries lay: whole ones as TMA boxes, the last of a
-// sequence row by row, since the rows after its end are not ours.
+// The warp that stores finished tiles from the places of their queries: whole tiles as TMA boxes, the last tile of a
+// sequence row by row, since the rows after its end belong to others.
 template <typename S>
 __device__ __forceinline__ void store_outputs(const Parameters& p, Shared<S>& shared, const Start& start,
                                               const CUtensorMap* outputs) {

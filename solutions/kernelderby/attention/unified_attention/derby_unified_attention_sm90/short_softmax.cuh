@@ -11,7 +11,7 @@ struct Tile {
     float highest[2], sum[2];
 };
 
-// Of a block of keys its first TOKENS, 32 or 64, in all that follows.
+// All functions below take the first TOKENS, 32 or 64, of a block of keys.
 template <int TOKENS, int HEAD_DIM>
 __device__ __forceinline__ void multiply_scores(float* scores, uint32_t queries, uint32_t keys) {
 #pragma unroll
@@ -37,8 +37,8 @@ __device__ __forceinline__ void find_highest(const float* scores, float* highest
     for (int j = 0; j < TOKENS / 2; ++j) highest[j / 2 % 2] = fmaxf(highest[j / 2 % 2], scores[j]);
 }
 
-// Makes the tile's highest scores, and with them its sums and outputs, fit what was found. The highest score's weight
-// is then 1, which bfloat16 holds exactly: to let it grow is faster by 2 % and makes the error 2.5 % larger.
+// Updates the tile's highest scores to those found, and rescales its sums and outputs. The highest score's weight is
+// then 1, which bfloat16 holds exactly; letting it grow above 1 would be 2 % faster and make the error 2.5 % larger.
 template <int HEAD_DIM>
 __device__ __forceinline__ void settle(Tile<HEAD_DIM>& tile, float* highest, bool first, float scale) {
 #pragma unroll

@@ -10,7 +10,8 @@ namespace derby_short {
 
 using namespace derby;
 
-// The same value, which the compiler then knows to be the warp's: it can do sums of it once a warp.
+// Returns the same value, which the compiler then knows to be the same in all lanes, so it can compute with it once a
+// warp.
 __device__ __forceinline__ uint32_t uniform(uint32_t value) { return __shfl_sync(~0u, value, 0); }
 
 constexpr int PAGE = 16, BLOCK = 64, TILE_ROWS = 64, WARP = 32, WARPGROUP = 128;
@@ -35,7 +36,7 @@ struct Sizes {
 // Hardware barriers, by what their threads wait for; 0 is __syncthreads's.
 enum ShortBarrier { QUERIES_READ = 1 };  // one warpgroup, number 1 + its index: all its warps have read the queries
 
-// Division by a number that the host knows, of numbers below 2^32 over it: the upper half of a product.
+// Divides by a number that the host knows, as the upper half of a product; right for dividends below 2^32 / number.
 struct Divider {
     uint32_t number, multiplier;  // ceil(2^32 / number), 0 for 1
 
@@ -62,16 +63,17 @@ struct Parameters {
     int cuts[MOST_CTAS + 1];         // CTA c's share of the others: from cuts[c] to cuts[c + 1], tiles, by_most a unit
 };
 
-// A unit as the consumers need it. Shared memory holds as many as places: each unit takes one at least, so the place
-// that comes free for the next one's block 0 was given back with the oldest of these units or a later one.
+// What the consumers need of a unit. Shared memory holds as many of these as there are places for blocks: each unit
+// takes at least one place, so the place that becomes free for the next unit's block 0 was given back with the oldest
+// of these units or a later one.
 struct alignas(8) Summary {
     int count, blocks;           // as in Unit; count 0: no more units
     int first_position, length;  // position of the first query token, tokens of the sequence
     int tiles, begin, early;     // as in Unit
 };
 
-// announced: a summary is there. full: a TMA box has come. empty: all who read have done so. output_full: a tile's
-// output lies in its queries' place.
+// announced: a summary is there. full: a TMA box has arrived. empty: all readers are done. output_full: a tile's output
+// is in its queries' place.
 template <typename S>
 struct alignas(1024) Shared {
     static constexpr int RING = S::RING, SLOT_BYTES = S::SLOT_BYTES, QUERY_SLOTS = S::QUERY_SLOTS;
@@ -85,9 +87,9 @@ struct alignas(1024) Shared {
 template <typename S>
 constexpr int SHARED_BYTES = sizeof(Shared<S>);
 
-// What a unit's roles need to know of it: the CTA's share, from tile `begin` on. Tiles come longest first: every later
-// one needs the same blocks or fewer. But a CTA's first unit begins with `early` of its shortest tiles, which wait for
-// one block of keys and values only, while the others are on their way.
+// What all warps of a CTA need of a unit: the CTA's share, from tile `begin` on. Tiles come longest first, so every
+// later tile needs the same blocks or fewer. Only a CTA's first unit begins with `early` of its shortest tiles, which
+// wait for a single block of keys and values while the others are on their way.
 struct Unit {
     int sequence, kv_head, from, to, first_row, queries, length, tiles, begin, count, blocks, early;
 
@@ -98,8 +100,8 @@ struct Unit {
         queries = __ldg(p.first_rows + sequence + 1);
         length = __ldg(p.lengths + sequence);
     }
-    // After load, once the values are wanted: tiles of this share and the blocks that they need. A sequence that is
-    // shorter than max_query_len is cut in proportion.
+    // Called after load, when the values are needed: the tiles of this share and the blocks that they need. A sequence
+    // that is shorter than max_query_len is cut in proportion.
     __device__ void finish(const Parameters& p) {
         queries -= first_row;
         tiles = p.by_tokens.divide(queries + p.tile_tokens - 1);
@@ -109,7 +111,7 @@ struct Unit {
         early = 0;
         blocks = count ? blocks_of(p, tile_of(p, 0)) : 0;
     }
-    // Of a share of `count` tiles, longest first, the one that comes as the index-th.
+    // Which of a share's `count` tiles, numbered longest first, is computed as the index-th.
     __host__ __device__ static int order(int index, int count, int early) {
         return index < early ? count - 1 - index : index - early;
     }
@@ -147,7 +149,7 @@ struct Walk {
     }
 };
 
-// This CTA's first unit, whose numbers are on their way while the CTA sets itself up. number -1: it has none.
+// This CTA's first unit, whose data are loaded while the CTA sets itself up. number -1: it has none.
 struct Start {
     Walk walk;
     Unit unit;
@@ -159,7 +161,7 @@ struct Start {
     }
 };
 
-// Calls what(unit) for every unit of this CTA; the next one's numbers are on their way meanwhile.
+// Calls what(unit) for every unit of this CTA while the next one's data are loaded.
 template <typename What>
 __device__ __forceinline__ void for_each_unit(const Parameters& p, const Start& start, What what) {
     Walk walk = start.walk;
@@ -178,9 +180,9 @@ __device__ __forceinline__ void for_each_unit(const Parameters& p, const Start& 
     }
 }
 
-// Which places of keys and values the blocks of a unit get, and the parity that each place's mbarriers are at. A unit
-// gives its last block back first and block 0 last, so the next unit takes the places in that order: its first blocks
-// are on their way while the tail of this one is computed.
+// Which places of keys and values the blocks of a unit get, and the parity of each place's mbarriers. A unit gives its
+// last block back first and block 0 last, and the next unit takes the places in that order, so its first blocks are
+// loaded while the end of this one is computed.
 template <int COUNT>
 struct Places {
     uint32_t order = 0x3210 & ((1u << (4 * COUNT)) - 1);  // four bits a place, in the order in which they come free

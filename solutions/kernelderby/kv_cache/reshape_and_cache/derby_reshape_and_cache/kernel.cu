@@ -1,6 +1,6 @@
-// derby_reshape_and_cache: one launch, every row of the new caches written once. Blocks of two kinds run side by side:
-// the first ones look after a stretch of slots each, find those that no token goes to, and copy their old rows; the
-// others put tokens into their slots. Old rows that are overwritten are not read.
+// derby_reshape_and_cache: one launch, every row of the new caches written once. Two kinds of blocks run side by side.
+// Each of the first kind has a stretch of slots, finds those that no token goes to, and copies their old rows; the
+// others write tokens into their slots. Old rows that are overwritten are not read.
 // Constraints: sm_90 or later; every tensor contiguous; a row (heads times head_dim values) a multiple of `width`
 // bytes, which divides all addresses (main.py chooses 16 to 2); blocks of 16 slots; slot_mapping int64; outputs lie in
 // no input.
@@ -27,7 +27,7 @@ struct Rows {  // of V: a row is `length` of them
 
 // Marks which of the slots first ... first + count - 1 a token goes to.
 __device__ __forceinline__ void mark(const Rows& rows, long long first, int count, Shared& shared) {
-  constexpr int PAIRS = 8;  // of slots, on their way to a thread together: the search is a wait for memory
+  constexpr int PAIRS = 8;  // of slots, loaded by a thread together, since the search waits for memory
   auto take = [&](long long slot) {
     long long place = slot - first;
     if (place >= 0 && place < count) shared.taken[place] = 1;
@@ -62,7 +62,7 @@ __device__ __forceinline__ void keep(const Rows& rows, long long first, int coun
   __syncthreads();
   mark(rows, first, count, shared);
   __syncthreads();
-  if (mostly) {  // few slots are taken: no list, and the first of it was on its way while slots were looked at
+  if (mostly) {  // few slots are taken: no list, and the first rows were loaded while slots were looked at
     for (int i = thread; i < all; i += blockDim.x) {
       if (shared.taken[i / rows.length]) continue;
       __stcs(key_out + i, i == thread ? first_key : __ldcs(key + i));
@@ -82,7 +82,8 @@ __device__ __forceinline__ void keep(const Rows& rows, long long first, int coun
   }
 }
 
-// Tokens first ... first + count - 1 into their slots; ITEMS vectors of keys and of values in flight in each thread.
+// Writes tokens first ... first + count - 1 into their slots; each thread has ITEMS vectors of keys and of values in
+// flight.
 template <class V, int ITEMS>
 __device__ __forceinline__ void put(const Rows& rows, long long first, int count) {
   const V* key = static_cast<const V*>(rows.key) + first * rows.length;

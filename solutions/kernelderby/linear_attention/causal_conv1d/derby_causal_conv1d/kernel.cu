@@ -1,8 +1,9 @@
-// derby_causal_conv1d: one launch. A thread has a few channels of a few tokens beside each other and the three tokens
-// before them, all on their way before any is used: only where two threads' tokens meet three rows are read twice.
+// derby_causal_conv1d: one launch. A thread loads a few channels of a few neighbouring tokens and of the three tokens
+// before them, and issues all loads before it uses any value. Only where the tokens of two threads meet are three rows
+// read twice.
 //
-// From a few hundred tokens on it is bound by the special function unit as much as by memory: an exponential and a
-// reciprocal for SiLU, of which a multiprocessor gives 16 a clock, would take 2 us of 1024 x 4096. Hence silu() below.
+// From a few hundred tokens on, the special function unit is as much a limit as memory: a multiprocessor computes 16
+// exponentials or reciprocals a clock, and one of each for SiLU would take 2 us for 1024 x 4096. Hence silu() below.
 // Constraints: sm_90 or later; a filter of 4 taps; channels a multiple of 8 and of what a thread has; at most 256
 // threads; bf16, contiguous, addresses a multiple of 16; forms as the switch at the end lists them.
 
@@ -63,8 +64,8 @@ struct Packed {
   }
 };
 
-// x / (1 + exp(-x)) = x / 2 + x / 2 * tanh(x / 2): one instruction of the special function unit, not two. On an H200 off by
-// at most 1.1e-5 over all bfloat16 numbers. NaN at minus infinity, as the product of x and its sigmoid is.
+// x / (1 + exp(-x)) = x / 2 + x / 2 * tanh(x / 2): one instruction of the special function unit, not two. The error on
+// an H200 is at most 1.1e-5 over all bfloat16 numbers. NaN at minus infinity, like the product of x and its sigmoid.
 __device__ __forceinline__ float silu(float x) {
   float half = 0.5f * x;
   return fmaf(half, hyperbolic_tangent(half), half);
@@ -102,7 +103,7 @@ __global__ void __launch_bounds__(256) derby_causal_conv1d(
   }
 #pragma unroll
   for (int i = 0; i < ROWS; i++) {
-    if (token + i < tokens) {  // around all of it: a return would take half as many registers more
+    if (token + i < tokens) {  // around everything, since a return would take half as many registers more
       float result[CHANNELS];
 #pragma unroll
       for (int c = 0; c < CHANNELS; c++) {

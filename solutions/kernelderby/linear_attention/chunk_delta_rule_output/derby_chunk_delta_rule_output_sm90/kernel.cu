@@ -1,7 +1,7 @@
-// derby_chunk_delta_rule_output_sm90: a block makes a chunk's 64 x 128 outputs of one value head.
+// derby_chunk_delta_rule_output_sm90: a block computes a chunk's 64 x 128 outputs of one value head.
 //
 // Three products on one warpgroup: scores = q k^T, q h and, after decay and mask on the scores in registers, scores v on
-// top of the decayed q h. All operands come by TMA at once; two blocks a multiprocessor hide each other's loads.
+// top of the decayed q h. All operands are loaded by TMA at once; two blocks a multiprocessor hide each other's loads.
 // Constraints: sm_90a, key_dim and value_dim 128, all tensors at addresses that 16 divides.
 #include "delta_rule_tiles.cuh"
 

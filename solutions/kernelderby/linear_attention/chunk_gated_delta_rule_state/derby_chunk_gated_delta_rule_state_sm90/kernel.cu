@@ -1,12 +1,13 @@
 // derby_chunk_gated_delta_rule_state_sm90: a block carries 64 columns of a head's state over chunks, in registers.
 //
-// The state stands turned over, [value, key], as the accumulators of one warpgroup: as bf16 it is the left operand of w S
-// as it lies, and so are the decayed corrections in the update. Between the two products of a chunk nothing goes through
-// shared memory. A warp of its own loads three chunks ahead; log decays come by it too, since a load that a thread waits for
-// would also hold up its fence before the stores. Another warp stores, so that the consumers never wait for it.
-// Where heads are few, a long sequence is cut into segments. What one makes of the state at its start is decay S + C S + E:
-// a first kernel finds C by carrying the identity without values, and E by carrying zeros, for all segments at once, and
-// carries the first segment itself. A second one takes each segment's start from those before it, and carries it.
+// The state is held transposed, [value, key], in the accumulators of one warpgroup. Rounded to bf16 it is then, as it
+// lies, the left operand of the product w S, and so are the decayed corrections in the update: between the two products
+// of a chunk nothing goes through shared memory. A separate warp loads three chunks ahead, log decays too, since a load
+// that a thread waits for would also hold up its fence before the stores. Another warp stores, so that the consumers
+// never wait for stores. If heads are few, a long sequence is cut into segments. A segment turns the state S at its
+// start into decay S + C S + E. A first kernel computes C by carrying the identity without values, and E by carrying
+// zeros, for all segments at once, and carries the first segment itself. A second kernel computes each segment's
+// starting state from the segments before it and carries it through the segment.
 // Constraints: sm_90a, key_dim and value_dim 128, all tensors at addresses that 16 divides.
 #include "delta_rule_segments.cuh"
 
@@ -40,14 +41,14 @@ struct Call {
     int tokens, k_heads, v_heads, chunks, segment_chunks, segments;
 };
 
-// What a block carries over a segment: the sequence's state, or what tells C or E.
+// What a block carries through a segment: the sequence's state, or the matrix that becomes C or E.
 enum class Start : int { STATE, IDENTITY, ZEROS };
 struct Part {
     int head, column0, segment;
     Start start;
 };
 
-// By a warp: C of the segments from 1 on up to this one, then its chunks.
+// One warp: loads C of the segments from the second up to this one, then this segment's chunks.
 __device__ __forceinline__ void produce(const Call& call, Shared& shared, const Part& part, int first, int end) {
     const int lane = threadIdx.x % 32;
     PipelineState<STAGES> at;
@@ -86,7 +87,7 @@ __device__ __forceinline__ void produce(const Call& call, Shared& shared, const 
     cp_async_wait_all();
 }
 
-// By a thread: what consumers make of the chunks.
+// One thread: stores the results of the chunks that consumers computed.
 __device__ __forceinline__ void store(const Call& call, Shared& shared, const Part& part, int first, int end) {
     PipelineState<STORES> at, read;  // read: the last stores that have left shared memory
     for (int chunk = first; chunk < end; ++chunk, at.next()) {
@@ -105,7 +106,7 @@ __device__ __forceinline__ float* end_of(const Call& call, const Part& part, int
     return call.ends + ((size_t(segment) * call.v_heads + part.head) * 2 + part.column0 / HALF) * (64 * CONSUMERS) + threadIdx.x;
 }
 
-// Chunks from `first` to before `end`. Returns the product of their decays.
+// Carries the chunks from `first` up to, but without, `end`. Returns the product of their decays.
 template <Start START>
 __device__ __forceinline__ float carry_chunks(const Call& call, Shared& shared, const Part& part, int first, int end,
                                               float* state, PipelineState<STAGES>& at) {
@@ -169,7 +170,8 @@ __device__ __forceinline__ float carry_chunks(const Call& call, Shared& shared, 
     return whole;
 }
 
-// Blocks: 64 columns of a head. FIRST: of the first segment; then C and E of all but the last one. Else: of the others.
+// Blocks: 64 columns of a head. FIRST: of the first segment, then C and E of all other segments but the last. Else: of
+// the other segments.
 template <bool FIRST>
 __global__ void __launch_bounds__(THREADS, 1) derby_delta_rule_state(const __grid_constant__ Call call) {
     auto& shared = dynamic_shared<Shared>();
@@ -247,8 +249,8 @@ __global__ void __launch_bounds__(THREADS, 1) derby_delta_rule_state(const __gri
 
 }  // namespace
 
-// segment_chunks: chunks of a segment. scratch: for all segments but the last one, of each head 6 x 128 x 128 bytes and 16
-// more, uninitialised; nullptr where there is one segment.
+// segment_chunks: chunks of a segment. scratch: 6 x 128 x 128 bytes and 16 more for each head of all segments but the
+// last one, uninitialised; nullptr if there is one segment.
 extern "C" int derby_chunk_gated_delta_rule_state_run(const void* k, const void* w, const void* u, const float* g,
                                                       const float* pool, const int* slots, void* h, void* v_new,
                                                       float* final, void* scratch, int tokens, int k_heads, int v_heads,

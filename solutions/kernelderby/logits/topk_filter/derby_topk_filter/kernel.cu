@@ -26,8 +26,8 @@ struct ClusterShared : RowShared {
 };
 
 // ITEMS values of a row (or of a block's part of it) in each thread's registers, WIDTH at a time: 4 where rows are
-// aligned to 16 bytes, else 1. Beyond the end -infinity, which no bound counts. ITEMS 0: they stay in memory and are read
-// in one direction and the other by turns, so that what was read last is still in the second-level cache.
+// aligned to 16 bytes, else 1. Behind the end stands -infinity, which no bound counts. ITEMS 0: values stay in memory
+// and are read alternately forwards and backwards, so that those read last are still in the second-level cache.
 template <int ITEMS, int WIDTH>
 struct Values {
   const float* row;
@@ -56,7 +56,7 @@ struct Values {
       in_memory([&](int, int, float value) { f(value); }, backwards);
     }
   }
-  // f(place, place % WIDTH, value) of all values of a thread, TURN loads on their way at once.
+  // Calls f(place, place % WIDTH, value) for all values of a thread, with TURN loads on their way at once.
   template <class F>
   __device__ __forceinline__ void in_memory(F f, bool backwards) const {
     constexpr int TURN = 4;
@@ -98,7 +98,7 @@ struct Values {
     return found;
   }
   static constexpr bool READ_AGAIN = ITEMS == 0;
-  // Not-below stays: NaN does, and with a threshold of NaN all do.
+  // Values that are not below the threshold stay: NaN stays, and with a threshold of NaN all values stay.
   __device__ __forceinline__ void write(float* target, float threshold, float filter) const {
     if constexpr (ITEMS > 0) {
 #pragma unroll
@@ -128,7 +128,7 @@ struct Values {
   }
 };
 
-// Keys in shared memory, as the values of a block.
+// Keys in shared memory, with the interface of a block's values.
 struct Keys {
   const unsigned* keys;
   int size;
@@ -151,7 +151,7 @@ struct Keys {
   }
 };
 
-// The k-th largest of a block's values, which are at least k.
+// The k-th largest of a block's values, of which there are at least k.
 template <class V>
 __device__ __forceinline__ unsigned select(const V& values, int k, List& list, RowShared& shared) {
   int size = collect(values, k, list);
@@ -164,7 +164,7 @@ __device__ __forceinline__ void clear(RowShared& shared) {
   if (threadIdx.x < 3) shared.sums.of[threadIdx.x] = 0;
 }
 
-// Blocks of a multiprocessor that registers should leave room for: 40 warps, where a thread holds few values.
+// How many blocks a multiprocessor's registers should have room for: 40 warps if a thread holds few values.
 constexpr int blocks_wanted(int threads, int items) { return threads == 1024 || items > 16 ? 1 : 1280 / threads; }
 
 template <int THREADS, int ITEMS, int WIDTH>
@@ -191,7 +191,8 @@ __device__ __forceinline__ int cluster_count(const V& values, unsigned key, int 
   return sum;
 }
 
-// Lists of all blocks into shared.gathered of this one: their number, or OVERFLOW of any, or too many. -> -1.
+// Copies the lists of all blocks to shared.gathered of this one. Returns the number of keys, or -1 if any list
+// overflowed or they are too many.
 __device__ __forceinline__ int gather(ClusterShared& shared, int size) {
   int blocks = __clusterSizeInBlocks(), thread = threadIdx.x;
   if (thread == 0) shared.list.size = size;

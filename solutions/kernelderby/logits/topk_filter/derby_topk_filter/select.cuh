@@ -1,10 +1,11 @@
 // The k-th largest of the values that the threads of a block hold.
 //
-// Two steps find it among few. Each thread's largest value stands for its group; a bound that at least k of these reach
-// is reached by k values, so the k-th largest is not below it. A bisection over the sortable keys finds a bound that few
-// more than k reach, in as many block-wide counts as it takes to get the scale right. The values that reach it, k and a
-// few more, go into a list, and the k-th largest is the one with the right number of larger ones. Where that fails (ties
-// without end, k above the number of threads), a bisection that counts all values finds it exactly, only more slowly.
+// It is found in two steps. Each thread's largest value stands for its values; if at least k of these reach a bound, at
+// least k values reach it, so the k-th largest is not below the bound. A bisection over the sortable keys finds a bound
+// that only few more than k reach, with as many block-wide counts as it takes to find the right scale. The values that
+// reach it, k and a few more, go into a list, and the k-th largest is the one with the right number of larger ones. If
+// that fails (too many ties, or k above the number of threads), a bisection that counts all values finds it exactly,
+// only more slowly.
 
 #pragma once
 #include "cluster.cuh"
@@ -14,7 +15,8 @@ constexpr unsigned KEY_NAN = 0xff800001u;     // one above +infinity: NaN counts
 constexpr int LIST = 1024;                    // values a list has room for
 constexpr int OVERFLOW = LIST + 1;
 
-// Unsigned integers in the order of the floats. -0 comes below 0, although they are equal: as thresholds they are, too.
+// Unsigned integers in the order of the floats. -0 comes below 0 although they are equal, which does no harm: as
+// thresholds they are equal too.
 __device__ __forceinline__ unsigned key_of(float value) {
   unsigned bits = __float_as_uint(value);
   unsigned key = bits & 0x80000000u ? ~bits : bits | 0x80000000u;
@@ -42,7 +44,7 @@ __device__ __forceinline__ int block_sum(int mine, Sums& sums, int turn) {
   return sums.of[turn % 3];
 }
 
-// The largest key that at least k keys reach, where count(key, turn) is how many reach it. KEY_LOWEST is reached by all.
+// The largest key that at least k keys reach; count(key, turn) tells how many reach a key. All keys reach KEY_LOWEST.
 template <class Count>
 __device__ __forceinline__ unsigned bisect(int k, Count count) {
   unsigned low = KEY_LOWEST, high = KEY_NAN;

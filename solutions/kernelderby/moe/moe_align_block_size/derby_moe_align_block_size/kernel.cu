@@ -1,5 +1,5 @@
-// derby_moe_align_block_size: one cluster, one launch. expert_sort.cuh finds the slots; the padding of each expert's last
-// block and the blocks that no expert fills are written by whoever comes to them, a warp a block.
+// derby_moe_align_block_size: one cluster, one launch. expert_sort.cuh finds the slots; the padding of each expert's
+// last block and the blocks that no expert fills are shared out among all warps, one block a warp.
 // Constraints: sm_90 or later; 128 experts, top_k 8, ids int32 (others than 0 to 127 are passed over); blocks of 128
 // pairs; topk_ids at a multiple of 16 bytes; one cluster of up to 16 blocks; more than 128 threads each.
 
@@ -9,7 +9,7 @@ namespace {
 
 constexpr int BLOCK_SIZE = 128;
 
-// The expert of a block that is used: the first whose blocks end above it.
+// The expert of a used block: the first one whose blocks end above it.
 __device__ __forceinline__ int expert_of(int block, const int (&end)[EXPERTS]) {
   int expert = 0;
 #pragma unroll

@@ -70,8 +70,9 @@ struct Shared {
     static_assert(WEIGHT_BYTES + ROWS * BLOCK < 1 << 20, "what an mbarrier counts of bytes");
     static constexpr int CTAS = CLUSTER;  // that load into each other's stages
     static_assert(CTAS == 1 || CTAS == 2, "multicast goes to both CTAs of a cluster");
-    // Where every visit is one k block: a consumer may still read a task whose stages are all free again, when the
-    // STAGES visits after it are loaded and the next one's task is written, before its first load waits.
+    // The worst case is that every visit is one k block: a consumer may then still be reading a task whose stages are
+    // all free again, while the STAGES visits after it are loaded and the next one's task is written before its first
+    // load waits.
     static_assert(TASKS >= STAGES + 2, "a task would be written over while it is read");
     uint8_t weights[STAGES][WEIGHT_BYTES];
     uint8_t x[STAGES][ROWS * BLOCK];
@@ -94,7 +95,8 @@ struct Shared {
     Routed routed;
 };
 
-// Starts the product of one k block, 128 bytes of K, as a wgmma group: d = a b^T, of descriptors' lower halves.
+// Starts the product of one k block, 128 bytes of K, as a wgmma group: d = a b^T. a and b are the lower halves of
+// descriptors.
 template <int N>
 __device__ __forceinline__ void wgmma_k_block(float (&d)[N / 2], uint32_t a_low, uint32_t b_low) {
 #pragma unroll
@@ -103,13 +105,14 @@ __device__ __forceinline__ void wgmma_k_block(float (&d)[N / 2], uint32_t a_low,
     wgmma_commit_group();
 }
 
-// The order of two neighbours in a piece of the wide form. What is stored at once lies in registers from an even one on, as
-// a product does; a sum in the other register bank than its product can be added to in one go.
+// The order of two neighbouring sums in a piece of the wide form. Values that are stored together start at an even
+// register, and so does a product. If a sum lies in the other register bank than its product, a multiply-add reads its
+// registers in one go.
 template <int ROWS>
 constexpr int ODD = ROWS == 128;
 
-// Stream-K's fix-up, first half: stores this CTA's piece of a split tile for the CTA that begins the tile. Nobody
-// waits.
+// Stream-K's fix-up, first half: stores this CTA's piece of a split tile for the CTA that begins the tile. No CTA waits
+// for this.
 template <int N, int ROWS, int CLUSTER>
 __device__ __forceinline__ void deliver_piece(const Arguments& arguments, int collector, const float (&first)[N / 2],
                                               const float (&second)[N / 2]) {
@@ -128,8 +131,9 @@ __device__ __forceinline__ void deliver_piece(const Arguments& arguments, int co
     }
 }
 
-// Second half: adds the pieces of workers from..to, in the order of K, once they are there. Those wait for nothing
-// before they deliver, and CTAs start in order: on a GPU that holds only some at a time, too, somebody always goes on.
+// Second half: adds the pieces of workers from..to, in the order of K, once they are there. Workers wait for nothing
+// before they deliver their piece, and CTAs start in order, so some CTA can always go on, even on a GPU that holds only
+// some of them at a time.
 template <int N, int ROWS, int CLUSTER>
 __device__ __forceinline__ void collect_pieces(const Arguments& arguments, int from, int to, float (&first)[N / 2],
                                                float (&second)[N / 2]) {

@@ -16,8 +16,8 @@
 
 namespace derby {
 
-// One stretch of a tile: its products, then its end. Registers are scarce in between, so the task is read again from
-// shared memory for the end.
+// One stretch of a tile: its products, then its end. Registers are scarce, so the task is read from shared memory once
+// more for the end.
 template <bool FIRST, int N, int ROWS, int STAGES, int CLUSTER>
 __device__ __forceinline__ void work_on(Shared<ROWS, STAGES, CLUSTER>& shared, Stage& stage,
                                         const Arguments& arguments, int index, int k_blocks) {
@@ -69,7 +69,7 @@ __device__ __forceinline__ void consume(Shared<ROWS, STAGES, CLUSTER>& shared, c
         const Task& task = shared.task[v % TASKS];
         const Tile& place = task.place;
         const int rows = place.rows, k_blocks = task.k_blocks;
-        // The pairs' routing weights, by threads of the warpgroup that will use them.
+        // Copies the pairs' routing weights. Each warpgroup's threads copy those that it will use.
         const int row = ROWS == 128 ? threadIdx.x / 128 * 64 + threadIdx.x % 128 : threadIdx.x;
         if (!FIRST && row < rows && (ROWS < 128 || threadIdx.x % 128 < 64))
             cp_async8(shared_address(&shared.pair[row]),
@@ -90,8 +90,8 @@ __device__ __forceinline__ void consume(Shared<ROWS, STAGES, CLUSTER>& shared, c
     if (!FIRST) bulk_wait_group();
 }
 
-// Warp 3 of warpgroup 2, one thread: the weights' TMA boxes, in the first GEMM this CTA's part of the output's zeros,
-// in the second of many pairs their rows.
+// Warp 3 of warpgroup 2, one thread: loads the weights' TMA boxes. In the first GEMM it also writes this CTA's part of
+// the output's zeros, in the second GEMM of many pairs it also loads their rows.
 template <bool FIRST, int ROWS, int STAGES, int CLUSTER>
 __device__ __forceinline__ void bring_weights(Shared<ROWS, STAGES, CLUSTER>& shared, const Arguments& arguments,
                                               const CUtensorMap* map, const CUtensorMap* act_map) {
@@ -155,10 +155,10 @@ __device__ __forceinline__ void gather(Shared<ROWS, STAGES, CLUSTER>& shared, co
     constexpr int SCALE_BLOCKS = Sizes<FIRST>::WEIGHT_ROWS / BLOCK;
     constexpr int ROWS_AT_ONCE = GATHERERS / 8;
     static_assert(ROWS_AT_ONCE % 8 == 4, "a thread's rows have two swizzles in turn: first & 7 and (first + 4) & 7");
-    // In the second GEMM of many pairs the rows lie next to each other and come by TMA.
+    // In the second GEMM of many pairs the rows lie next to each other and are loaded by TMA.
     constexpr int COPIES = !FIRST && ROWS == 128 ? 0 : (ROWS + ROWS_AT_ONCE - 1) / ROWS_AT_ONCE;
     constexpr int SCALES = (ROWS + GATHERERS - 1) / GATHERERS;
-    // Few tokens' rows are read again for every block of weights, and would be gone by then.
+    // The rows of few tokens are read again for every block of weights; otherwise they would have left L2 by then.
     constexpr bool KEEP = FIRST && ROWS < 128;
     const uint64_t policy = KEEP ? keep_policy() : 0;
     const int seq_len = arguments.seq_len;
@@ -192,8 +192,8 @@ __device__ __forceinline__ void gather(Shared<ROWS, STAGES, CLUSTER>& shared, co
             const int s = stage.index;
             const uint32_t to = shared_address(shared.x[s]) + first * BLOCK;
             uint32_t even = to + ((chunk ^ (first & 7)) << 4), odd = to + ((chunk ^ ((first + 4) & 7)) << 4);
-            // With eleven copies and few registers the compiler would work these out anew for each, in 67 of the loop's 166
-            // instructions.
+            // Left alone, the compiler, with eleven copies and few registers, computes these anew for each copy, in 67
+            // of the loop's 166 instructions.
             keep(even, odd, copies, x, x_scale);
             mbarrier_wait(shared_address(&shared.empty[s]), stage.parity ^ 1);
 #pragma unroll

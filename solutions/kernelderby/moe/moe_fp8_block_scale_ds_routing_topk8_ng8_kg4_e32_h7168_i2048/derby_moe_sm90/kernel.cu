@@ -1,7 +1,7 @@
 // The kernels by name, and one host function that launches all of them.
 // Constraints: sm_90a; 32 local experts of 256, hidden 7168, intermediate 2048; e4m3 with float32 scales of 128
-// values, contiguous, addresses a multiple of 16. The host gives counters that are zero (each call leaves them so),
-// and names a variant that takes as many tokens.
+// values, contiguous, addresses a multiple of 16. The host gives counters that are zero (each call leaves them so), and
+// names a variant that takes this number of tokens.
 #include "gemm.cuh"
 #include "launch.cuh"
 
@@ -73,14 +73,14 @@ struct derby_moe_call {
     int local_expert_offset;
     float routed_scaling_factor;
     int variant;    // of VARIANTS
-    int ctas;       // of a GEMM: even
+    int ctas;       // CTAs of a GEMM, an even number
     int device;
     void* stream;
 };
 
 static_assert(sizeof(derby_moe_call) == 14 * sizeof(void*) + 6 * sizeof(int) + sizeof(void*), "no padding");
 
-// Its bytes, so that main.py can tell when the two have come apart.
+// Its size in bytes, by which main.py sees whether both still have the same fields.
 extern "C" int derby_moe_call_bytes() { return sizeof(derby_moe_call); }
 
 // Bytes of the buffer of pieces for so many CTAs, enough for every variant.
@@ -131,7 +131,7 @@ extern "C" int derby_moe_run(const derby_moe_call* call) {
         error = launch(derby_route, {(first.seq_len + ROUTE_WARPS - 1) / ROUTE_WARPS, ROUTE_WARPS * WARP, 0}, stream,
                        first.logits, first.bias, first.bucket, first.count, first.seq_len, first.first_local,
                        first.scaling_factor);
-    LaunchShape shape = {call->ctas, THREADS, variant.shared_bytes};  // the kernels say their clusters themselves
+    LaunchShape shape = {call->ctas, THREADS, variant.shared_bytes};  // the kernels name their cluster size themselves
     shape.early = !routes;
     if (error == cudaSuccess) error = launch(variant.first, shape, stream, map1, act_map, first);
     shape.early = true;

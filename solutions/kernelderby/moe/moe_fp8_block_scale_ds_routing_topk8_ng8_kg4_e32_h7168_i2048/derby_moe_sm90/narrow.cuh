@@ -1,12 +1,12 @@
-// Products and ends of tiles for few pairs an expert, swap-AB: out^T = W x^T, so that 64 weight rows are wgmma's M and
-// the pairs its N, 8 to 64 of them. An expert with three pairs wastes little.
+// Products and ends of tiles for few pairs an expert, with the operands swapped: out^T = W x^T, so that 64 weight rows
+// are wgmma's M and the pairs, 8 to 64 of them, its N. An expert with three pairs then wastes little.
 #pragma once
 #include "common.cuh"
 
 namespace derby {
 
-// The sums of k_blocks k blocks: first of weight block 0, second of weight block 1. A stage is given back as soon as
-// its products are made: what an SM gets of the memory is what it has under way.
+// The sums of k_blocks k blocks: first of weight block 0, second of weight block 1. A stage is released as soon as its
+// products are finished: the memory bandwidth that an SM gets depends on the bytes it has in flight.
 template <int N, int ROWS, int STAGES, int CLUSTER>
 __device__ __forceinline__ void accumulate(Shared<ROWS, STAGES, CLUSTER>& shared, Stage& stage, int k_blocks,
                                            float (&first)[N / 2], float (&second)[N / 2]) {

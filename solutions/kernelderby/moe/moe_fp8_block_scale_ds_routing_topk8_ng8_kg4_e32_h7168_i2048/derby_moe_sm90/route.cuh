@@ -1,4 +1,5 @@
-// Routing: a warp a token, experts in buckets. 256 experts in 8 groups of 32, the best 4 groups, the best 8 experts.
+// Routing: each warp takes a token and puts it into the buckets of its experts. Of 256 experts in 8 groups of 32, the
+// best 4 groups are chosen, and in these the best 8 experts.
 // Constraints: sm_90a; 256 experts in 8 groups, 32 of them local from local_expert_offset on, top_k 8 of 4 groups;
 // logits float32, bias bf16. Source: DeepSeek-V3, arXiv:2412.19437, 2.1.2.
 #pragma once
@@ -98,8 +99,8 @@ __device__ __forceinline__ void choose_experts(const float* logits, const __nv_b
     const int in_group = first_local - group * GROUP_SIZE;
     if (!__any_sync(~0u, is_chosen && in_group < GROUP_SIZE && in_group > -LOCAL_EXPERTS)) return;
 
-    // The 128 experts of the chosen groups, four a lane, in order; a key is what is chosen by, above the place in the
-    // lane, so that no two of a lane are equal. Every lane's largest come first.
+    // The 128 experts of the chosen groups, four a lane, in order. A key holds the value by which experts are chosen,
+    // and below it the place in the lane, so that no two keys of a lane are equal. Each lane's largest come first.
     uint32_t groups = __ballot_sync(~0u, is_chosen) & 0x11111111u;
 #pragma unroll
     for (int i = 0; i < TOP_GROUPS - 1; ++i)
@@ -166,8 +167,8 @@ derby_route(const float* __restrict__ logits, const __nv_bfloat16* __restrict__ 
             make_int2(token * TOP_K + lane, __float_as_int(weight));
 }
 
-// Of few tokens every CTA of the first GEMM does the routing for itself, a warp a token at a time: then there is no
-// kernel before it. A token's pairs have different experts, so bits say it all.
+// With few tokens every CTA of the first GEMM does the routing for itself, one token a warp at a time, so no kernel has
+// to run before it. A token's pairs have different experts, so one bit for each token and expert is enough.
 constexpr int MOST_ROUTED = 16;
 static_assert(MOST_ROUTED <= 32, "tokens_of() has a bit for each");
 
@@ -211,7 +212,7 @@ __device__ __forceinline__ int token_at(const Routed& routed, int expert, int sl
     return __ffs(tokens) - 1;
 }
 
-// What derby_route leaves, by one warp of one CTA.
+// Writes what derby_route would leave, with one warp of one CTA.
 __device__ __forceinline__ void publish(const Routed& routed, int2* bucket, int* count, int seq_len, int lane) {
     count[lane] = __popc(tokens_of(routed, lane));
     for (int i = lane; i < seq_len * TOP_K; i += 32) {

@@ -21,8 +21,8 @@ struct Tile {
 
 // block_start[e]: blocks of pairs of the experts before e (33 entries); row_start[e]: their pairs. An expert's pairs
 // are spread evenly over its blocks, in multiples of 8.
-// With a cluster of two CTAs a tile is two of the above, and `rank` says which: two blocks of pairs with the same
-// weights while there are two, and the odd block that may be left with two neighbouring blocks of weights.
+// In a cluster of two CTAs a tile is two of the above, and `rank` says which: two blocks of pairs with the same
+// weights, or, for an odd block that is left over, that block with two neighbouring blocks of weights.
 DERBY_FUNCTION Tile locate(int tile, int tiles_n, const int* count, const int* block_start, const int* row_start,
                            int rank, int cluster) {
     const int tiles_a_block = tiles_n / cluster, block = tile / tiles_a_block;

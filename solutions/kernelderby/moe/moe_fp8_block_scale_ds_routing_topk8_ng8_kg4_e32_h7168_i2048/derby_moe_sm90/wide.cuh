@@ -6,7 +6,7 @@
 
 namespace derby {
 
-// The next k block is waited for and its scales are read while products are made.
+// While products are computed, the warpgroup waits for the next k block and reads its scales.
 template <bool FIRST, int ROWS, int STAGES, int CLUSTER>
 __device__ __forceinline__ void accumulate_wide(Shared<ROWS, STAGES, CLUSTER>& shared, Stage& stage, int k_blocks,
                                                 float (&first)[64], float (&second)[64]) {
@@ -41,7 +41,7 @@ __device__ __forceinline__ void accumulate_wide(Shared<ROWS, STAGES, CLUSTER>& s
 #pragma unroll
         for (int i = 0; i < 64; ++i) second[i] += one[i] * (i % 4 < 2 ? upper_second : lower_second);
     };
-    add_block(1 < k_blocks);  // apart: the loop is then made so that most multiply-adds share a scale with the one before
+    add_block(1 < k_blocks);  // outside the loop, where most multiply-adds then share a scale with the one before
     for (int k = 1; k < k_blocks; ++k) add_block(k + 1 < k_blocks);
 }
 
@@ -88,7 +88,8 @@ __device__ __forceinline__ void finish_first_wide(Shared<ROWS, STAGES, CLUSTER>&
 }
 
 // Adds the tile, times the routing weights, to the output rows of its tokens: a warp lays 16 rows of 64 columns in
-// shared memory and adds 4 rows of 128 bytes at a time. 256 bulk reductions, one a row and block, made a tile slower.
+// shared memory and adds 4 rows of 128 bytes at a time. With 256 bulk reductions, one a row and block, a tile was
+// slower.
 template <int ROWS, int STAGES, int CLUSTER>
 __device__ __forceinline__ void finish_second_wide(Shared<ROWS, STAGES, CLUSTER>& shared, const Arguments& arguments,
                                                    const Tile& place, const float (&first)[64],

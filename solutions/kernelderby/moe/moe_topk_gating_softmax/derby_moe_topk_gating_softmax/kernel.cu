@@ -1,8 +1,8 @@
-// derby_moe_topk_gating_softmax for many tokens: a warp a row, and few instructions a row.
+// derby_moe_topk_gating_softmax for many tokens: one row a warp, with few instructions.
 //
-// The eighth largest of the lanes' own maxima bounds the row's eighth largest from below, and on average nine logits
-// reach it. These go to a list in shared memory, a lane counts how many of the list come before its own, and that is
-// its place in the output. Rows of equal logits, which crowd the list, are searched in rounds.
+// The eighth largest of the lanes' maxima is a lower bound of the row's eighth largest logit, and on average nine
+// logits reach it. These go to a list in shared memory. Each lane counts how many of the list come before its own,
+// which is its place in the output. Rows with many equal logits, which overflow the list, are searched in rounds.
 // Constraints: sm_90 or later; float32, contiguous; top_k 8; 8 to 1024 experts; vectors of 4 where their number and
 // the address allow (`width`); whole warps.
 
@@ -33,7 +33,7 @@ __device__ __forceinline__ float value_of(unsigned key) {
 template <int ITEMS, int WIDTH>
 struct Row {
   unsigned keys[ITEMS];
-  float values[ITEMS];  // for the sum: a key would take three instructions to turn back
+  float values[ITEMS];  // kept for the sum: turning a key back would take three instructions
   int lane;
 
   __device__ __forceinline__ int expert(int i) const { return i / WIDTH * 32 * WIDTH + lane * WIDTH + i % WIDTH; }
@@ -71,7 +71,7 @@ struct Row {
     return sum;
   }
 
-  // Logits that are `bound` or larger into the list; how many there are, of which those that fit are in the list.
+  // Writes logits that are `bound` or larger to the list, as many as fit. Returns how many there are.
   __device__ __forceinline__ int collect(unsigned bound, unsigned long long* list) const {
     unsigned below = (1u << lane) - 1;
     int size = 0;
@@ -86,7 +86,7 @@ struct Row {
     return size;
   }
 
-  // The k-th largest key and its expert for lane k, in rounds: of equal ones the lowest expert.
+  // Finds the k-th largest key and its expert for lane k, in rounds; of equal keys the lowest expert comes first.
   __device__ __forceinline__ void search(unsigned& best, int& id) {
     for (int k = 0; k < TOP_K; k++) {
       unsigned most = __reduce_max_sync(ALL, largest());

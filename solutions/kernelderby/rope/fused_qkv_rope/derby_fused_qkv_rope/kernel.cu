@@ -1,6 +1,6 @@
-// derby_fused_qkv_rope: a thread turns the same few pairs of columns in several heads of a token, so that it makes their
-// cosines and sines once, in double precision, while the heads are on their way. Outputs may lie in the inputs: a thread
-// has read its heads before it writes them, and no other thread reads them.
+// derby_fused_qkv_rope: a thread rotates the same few pairs of columns in several heads of a token, so it computes
+// their cosines and sines only once, in double precision, while the heads are loaded. Outputs may lie in the inputs: a
+// thread has read its heads before it writes them, and no other thread reads them.
 //
 // Constraints: PAIRS divides the pairs of a head, and heads lie at multiples of PAIRS * 2 bytes.
 
@@ -12,8 +12,8 @@ namespace {
 
 struct Nothing { int unused; };
 
-// heads: of a token, in memory. touched: those that are written, the first ones. rotated: those that are turned, the
-// first of these. half: pairs of a head.
+// heads: of a token, in memory. touched: how many of them, from the first on, are written. rotated: how many of these,
+// from the first on, are rotated. half: pairs of a head.
 struct Heads {
   const __half* qkv;
   const int* positions;

@@ -1,6 +1,6 @@
-// derby_mrope for heads of 128 columns whose sections end at multiples of eight: a thread turns the same eight pairs of
-// columns in several heads of a token, so that it reads their cosines and sines once. Outputs may lie in the inputs: a
-// thread has read its heads before it writes them, and no other thread reads them.
+// derby_mrope for heads of 128 columns whose sections end at multiples of eight: a thread rotates the same eight pairs
+// of columns in several heads of a token, so it reads their cosines and sines only once. Outputs may lie in the inputs:
+// a thread has read its heads before it writes them, and no other thread reads them.
 // Constraints: sm_90 or later; 128 columns a head, sections that end at multiples of 8; bf16, contiguous, addresses a
 // multiple of 16; fewer than 2^33 values; outputs may lie in the inputs.
 
