@@ -62,7 +62,8 @@ def test_all_sources_are_named(operator):
     solution = module(operator)
     libraries = [solution.library]
     if operator == "unified_attention":
-        libraries += [solution.short_library, solution.decode_library]
+        decode = solution.paged_decode
+        libraries += [solution.short_library, solution.decode_library, decode.library, decode.long_library]
     else:
         libraries.append(solution.few_library)
     assert {source for each in libraries for source in each.sources} == set(named)

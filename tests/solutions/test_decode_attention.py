@@ -47,6 +47,11 @@ def module(operator, language, *edits):
     return sys.modules[run.__module__]
 
 
+def owner_of(operator, solution):
+    """The module with the libraries."""
+    return solution.decode if operator == PAGED else solution
+
+
 def cases_of(operator):
     small = reference(operator)
     found = small_cases(CATALOG.definition(operator), small.SMALL_AXES, small.SMALL_VARIANTS, 1)
@@ -171,7 +176,8 @@ SPILLED = {  # bytes: of 64 query heads of 512 sums each; of a page of 256 value
 @pytest.mark.parametrize("operator, architecture", [(PAGED, "90a"), (LATENT, "90a"), (LATENT, "100a")])
 def test_cuda_compiles(operator, architecture):
     solution = module(operator, "sm90")
-    kernels = nvcc.kernels_of(nvcc_of(solution), solution.library.folder / "kernel.cu", architecture)
+    library = owner_of(operator, solution).library
+    kernels = nvcc.kernels_of(nvcc_of(solution), library.folder / library.source, architecture)
     assert kernels and all(f"derby_{operator}" in kernel.name for kernel in kernels)
     for kernel in kernels:
         allowed = next((most for part, most in SPILLED.items() if re.search(part, kernel.name)), 0)
@@ -181,18 +187,21 @@ def test_cuda_compiles(operator, architecture):
 @compiled
 def test_cuda_of_stretches_compiles():
     solution = module(PAGED, "sm90")
-    kernels = nvcc.kernels_of(nvcc_of(solution), solution.library.folder / "long.cu")
+    library = solution.decode.long_library
+    kernels = nvcc.kernels_of(nvcc_of(solution), library.folder / library.source)
     assert [kernel.spilled for kernel in kernels] == [0] * 5
 
 
 @functools.cache
 def on_cpu(operator, *edits):
     """derby_<operator>_sm90 with its kernel compiled by g++ and the CPU's decode_mma.cuh."""
-    solution = module(operator, "sm90", ("import importlib\n", "import importlib  # on the CPU\n"), *edits)
+    own = "import importlib\nimport os\n", "import importlib  # on the CPU\nimport os\n"
+    solution = module(operator, "sm90", own, *edits)
+    owner = owner_of(operator, solution)
     for name in ("library", "long_library") if operator == PAGED else ("library",):
-        setattr(solution, name, functions_on_cpu(getattr(solution, name), bool(edits)))
+        setattr(owner, name, functions_on_cpu(getattr(owner, name), bool(edits)))
     if operator == PAGED:
-        solution.processors = lambda device: 5
+        owner.processors = lambda device: 5
     return solution
 
 
@@ -250,7 +259,7 @@ def test_stretches_of_all_pages():
             assert found(PAGED, solution, {"together": together}, spoil(PAGED, inputs), case)[0] is Status.PASSED, (
                 changes
             )
-    assert not next(iter(solution.workspace.kept.values())).tensors[0].any()
+    assert not next(iter(solution.decode.workspace.kept.values())).tensors[0].any()
 
 
 @pytest.mark.parametrize(
@@ -263,7 +272,7 @@ def test_stretches_of_all_pages():
         ((32, 12, 1, 128, 2048), "4x4"),
         ((1, 8, 1, 128, 32768), "long"),
         ((1, 16, 2, 64, 65536), "long"),
-        ((16, 8, 2, 72, 32768), "16x4"),  # long.cu has no such heads
+        ((16, 8, 2, 72, 32768), "16x4"),  # paged_decode_long.cu has no such heads
         ((4, 32, 8, 128, 128), "4x2"),
     ],
 )
@@ -275,9 +284,73 @@ def test_which_form_a_call_of_paged_decode_has(sizes, first):
     assert ("long" if "together" in config else f"{config['splits']}x{config['warps']}") == first
 
 
+@functools.cache
+def unified_on_cpu():
+    """derby_unified_attention_sm90 with the kernels of paged decode alone; any other call of it fails."""
+    run = load_solution(CATALOG.definition("unified_attention"), CATALOG.solution("derby_unified_attention_sm90"))
+    solution = sys.modules[run.__module__]
+    decode = solution.paged_decode
+    for name in ("library", "long_library"):
+        setattr(decode, name, functions_on_cpu(getattr(decode, name), False))
+    decode.processors = solution.planning.processors = lambda device: 5
+    return solution
+
+
+@compiled
+@pytest.mark.parametrize(
+    "sizes",
+    [  # sequences, heads, key heads, head_dim, tokens of the longest
+        (5, 8, 2, 128, 100),
+        (3, 14, 2, 128, 700),
+        (4, 8, 8, 64, 300),
+        (2, 6, 2, 80, 200),
+        (2, 16, 1, 256, 400),
+    ],
+)
+def test_one_token_a_sequence_of_unified_attention_is_paged_decode(sizes):
+    sequences, heads, kv_heads, head_dim, tokens = sizes
+    solution, operator, width = unified_on_cpu(), "unified_attention", -(-tokens // 16)
+    case = case_of(
+        operator,
+        num_tokens=sequences,
+        num_seqs=sequences,
+        len_cu_seqlens=sequences + 1,
+        num_blocks=sequences * width,
+        max_blocks_per_seq=width + 1,
+        num_query_heads=heads,
+        num_kv_heads=kv_heads,
+        head_dim=head_dim,
+        max_query_len=1,
+        max_seq_len=tokens,
+        sm_scale=head_dim**-0.5,
+    )
+    inputs, outputs = inputs_of(operator, case), outputs_of(operator, case)
+    solution.run(*inputs.values(), *outputs.values())
+    assert judge(CATALOG.definition(operator), reference(operator), inputs, outputs).status is Status.PASSED
+
+
+@pytest.mark.parametrize(
+    "sizes, is_clusters",
+    [  # sequences, heads, key heads, head_dim, tokens: clusters where starting stretches costs more than they save
+        ((16, 32, 8, 128, 1024), True),
+        ((1, 32, 8, 128, 4096), True),
+        ((64, 32, 8, 64, 8192), True),  # stretches have heads of 128
+        ((1, 32, 8, 128, 131072), False),
+        ((256, 16, 16, 128, 2048), False),
+    ],
+)
+def test_which_form_a_decode_call_of_unified_attention_has(sizes, is_clusters):
+    sequences, heads, kv_heads, head_dim, tokens = sizes
+    run = load_solution(CATALOG.definition("unified_attention"), CATALOG.solution("derby_unified_attention_sm90"))
+    solution = sys.modules[run.__module__]
+    query = torch.empty(sequences, heads, head_dim, device="meta")
+    cache = torch.empty(1, 16, kv_heads, head_dim, device="meta")
+    assert (solution.choose(query, cache, cache, None, None, tokens, 1.0) is not solution.STRETCHES) == is_clusters
+
+
 # Where the mutants are: operator, case, configuration, edits.
 CUDA_MUTANTS = {
-    "paged kernel.cu": (
+    "paged_decode.cu": (
         PAGED, {"num_seqs": 2, "num_blocks": 14, "max_blocks_per_seq": 9, "max_context_len": 140},
         {"splits": 2, "warps": 2, "sliced": 0}, [
             ("left ? s[i][h] * given.scale", "left - 1 ? s[i][h] * given.scale"),
@@ -286,7 +359,7 @@ CUDA_MUTANTS = {
             ("int part = split * warps + warp;", "int part = warp;"),
             ("sm_scale * LOG2E", "sm_scale"),
         ]),
-    "paged one_page.cuh": (
+    "one_page.cuh": (
         PAGED, {"num_seqs": 2, "num_blocks": 7, "max_blocks_per_seq": 5, "max_context_len": 61},
         {"splits": 2, "warps": 2, "sliced": 0}, [
             ("left ? s[i][h] * a.scale", "left - 1 ? s[i][h] * a.scale"),
@@ -295,14 +368,14 @@ CUDA_MUTANTS = {
             ("SLICED ? warp : block * W + warp", "warp"),
             ("PAGE * token * 2", "PAGE * token"),
         ]),
-    "paged one_page.cuh, sliced": (
+    "one_page.cuh, sliced": (
         PAGED, {"num_seqs": 2, "num_blocks": 14, "max_blocks_per_seq": 9, "max_context_len": 125},
         {"splits": 4, "warps": 8, "sliced": 1}, [
             ("(SLICED ? block * S::DIMS : 0) + 2 * WORDS", "2 * WORDS"),
             ("(SLICED ? block * S::DIMS : 0) + dim", "dim"),
             ("free) value[k / WORDS]", "false) value[k / WORDS]"),
         ]),
-    "paged long.cu": (
+    "paged_decode_long.cu": (
         PAGED, {"num_seqs": 2, "num_blocks": 14, "max_blocks_per_seq": 9, "max_context_len": 140}, {"together": 1}, [
             ("ONE_QUERY ? walk.sequence :", "ONE_QUERY ? 0 :"),
             ("float factor = share(its.x, both.x);", "float factor = 1;"),
@@ -377,8 +450,9 @@ def test_cuda_launches_nothing_without_a_query(operator):
 def test_all_sources_are_named(operator):
     sources = CATALOG.solution(f"derby_{operator}_sm90").sources
     solution = module(operator, "sm90")
-    other = solution.workers if operator == LATENT else solution.long_library
-    named = {*solution.library.sources, *other.sources}
+    owner = owner_of(operator, solution)
+    other = owner.workers if operator == LATENT else owner.long_library
+    named = {*owner.library.sources, *other.sources}
     assert named == {path for path in sources if path.endswith((".cu", ".cuh"))}
 
 

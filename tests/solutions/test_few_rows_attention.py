@@ -80,8 +80,9 @@ def module(*edits):
     """The solution's module, its sources edited (old, new)."""
     solution = CATALOG.solution("derby_unified_attention_sm90")
     sources = dict(solution.sources)
+    others = "paged_decode.cu", "paged_decode.py", "paged_decode_long.cu", "one_page.cuh"  # of another test
     for old, new in edits:
-        (holder,) = (path for path, text in sources.items() if old in text)
+        (holder,) = (path for path, text in sources.items() if old in text and path not in others)
         sources[holder] = sources[holder].replace(old, new)
     run = load_solution(CATALOG.definition(NAME), dataclasses.replace(solution, sources=sources))
     return sys.modules[run.__module__]
@@ -90,7 +91,7 @@ def module(*edits):
 @functools.cache
 def on_cpu(*edits):
     """The module with its kernel compiled by g++ and the CPU's decode_mma.cuh."""
-    solution = module(("import importlib\n", "import importlib  # on the CPU\n"), *edits)
+    solution = module(("import importlib\nimport os\n", "import importlib  # on the CPU\nimport os\n"), *edits)
     with tempfile.TemporaryDirectory() as folder:  # without the solution's decode_mma.cuh
         names = ("decode.cu", "decode_launch.cuh", "decode_attention.cuh", "once_a_device.cuh")
         source, *headers = (Path(shutil.copy(solution.decode_library.folder / name, folder)) for name in names)
@@ -105,6 +106,7 @@ def on_cpu(*edits):
     solution.decode_library, solution.workspace = call, Workspace()
     solution.MOST_SHORT = {}
     solution.spreads_pages = lambda *sizes: True
+    solution.choose = lambda *inputs: solution.STRETCHES
     return solution
 
 

@@ -209,13 +209,16 @@ def test_which_kernel_a_call_gets(head_dim, most, monkeypatch):
     monkeypatch.setattr(solution, "library", lambda *arguments: called.append("long"))
     monkeypatch.setattr(solution, "decode_library", lambda *arguments: called.append("few rows"))
     monkeypatch.setattr(solution, "workspace", lambda *arguments: (None, None))
+    monkeypatch.setattr(solution.paged_decode, "run_with", lambda *arguments: called.append("decode"))
     monkeypatch.setattr(solution.planning, "processors", lambda device: 132)
     for sequences, queries, length in (
-        (16, 1, 1),
-        (16, 1, most),
-        (16, 1, most + 1),
-        (15, 1, most + 1),
+        (16, 2, 2),
+        (16, 2, most),
+        (16, 2, most + 1),
+        (15, 2, most + 1),
         (16, 6, most + 1),
+        (16, 1, most),
+        (15, 1, most + 1),
     ):
         case = case_of(
             NAME,
@@ -230,7 +233,8 @@ def test_which_kernel_a_call_gets(head_dim, most, monkeypatch):
             sm_scale=head_dim**-0.5,
         )
         solution.run(*inputs_of(NAME, case).values(), *outputs_of(NAME, case).values())
-    assert called == ["short", "short", "few rows" if head_dim == 128 else "long", "long", "long"]
+    few = "few rows" if head_dim == 128 else "long"
+    assert called == ["short", "short", few, "long", "long", "decode", "decode"]
 
 
 # On a GPU -------------------------------------------------------------------------------------------------------------

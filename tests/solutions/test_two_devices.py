@@ -38,12 +38,12 @@ CALLS = {
         "unified_attention",
         {
             "head_dim": 128,
-            "num_tokens": 16,
+            "num_tokens": 32,
             "num_seqs": 16,
             "len_cu_seqlens": 17,
             "num_blocks": 320,
             "max_blocks_per_seq": 20,
-            "max_query_len": 1,
+            "max_query_len": 2,
             "max_seq_len": 320,
         },
     ),
@@ -116,9 +116,10 @@ class Process:
         operator, changes = CALLS[name]
         solution = loaded(edited(called_by(name), *edits))
         case = case_of(operator, **changes)
+        libraries = sys.modules[f"{solution.__name__}.cuda_library"]
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(solution.cuda_library, "find_nvcc", lambda: str(self.nvcc))
-            patch.setattr(solution.cuda_library.CudaLibrary, "__call__", lambda *given: self(*given))
+            patch.setattr(libraries, "find_nvcc", lambda: str(self.nvcc))
+            patch.setattr(libraries.CudaLibrary, "__call__", lambda *given: self(*given))
             properties = types.SimpleNamespace(multi_processor_count=132)
             patch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
             solution.run(*inputs_of(operator, case).values(), *outputs_of(operator, case).values())
@@ -199,8 +200,9 @@ def test_the_library_that_a_solution_calls_itself(process):
 
     def call():
         solution = loaded(CATALOG.solution(MOE))
+        libraries = sys.modules[f"{solution.__name__}.cuda_library"]
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(solution.cuda_library, "find_nvcc", lambda: str(process.nvcc))
+            patch.setattr(libraries, "find_nvcc", lambda: str(process.nvcc))
             path = solution.library.build(ARCHITECTURE, process.nvcc.parent)
         library, address, tokens, works = solution.open_library(path), 16, 16, []
         for device, said in (FIRST, DECEIVED, SECOND):

@@ -4,9 +4,9 @@ long_attention.cuh says how the kernel works: TMA boxes of one 16-token page eac
 rows that take turns on the tensor cores, weights kept in registers. Query heads of a group share tiles. Where no
 sequence has more than 256 tokens (head_dim 64 and 128; 128 tokens with head_dim 256), short_attention.cuh reads keys
 and values once into shared memory instead; where 16 sequences or more, or fewer over long contexts, have few query
-tokens each (head_dim 128), decode_attention.cuh gives every multiprocessor an equal stretch of the pages. Which kernel
-a call gets, and how the work is cut, is chosen from sizes that the host knows (attention_planning.py); nothing waits
-for the GPU.
+tokens each (head_dim 128), decode_attention.cuh gives every multiprocessor an equal stretch of the pages. One query
+token a sequence is paged decode (paged_decode.py). Which kernel a call gets, and how the work is cut, is chosen from
+sizes that the host knows (attention_planning.py); nothing waits for the GPU.
 
 Needs nvcc (on the PATH, in $CUDA_HOME or /usr/local/cuda) at the first call ever. Kept between calls: the library, and
 a workspace for each stream whose counters every call leaves at zero. Deterministic: chunks of a tile are added in their
@@ -22,7 +22,9 @@ import torch
 __path__ = [os.path.dirname(__file__)]
 contract = importlib.import_module(f"{__name__}.contract")
 cuda_library = importlib.import_module(f"{__name__}.cuda_library")
+paged_decode = importlib.import_module(f"{__name__}.paged_decode")
 planning = importlib.import_module(f"{__name__}.attention_planning")
+tuning = importlib.import_module(f"{__name__}.tuning")
 
 POINTER, INT, LONG, FLOAT = cuda_library.POINTER, cuda_library.INT, cuda_library.LONG, cuda_library.FLOAT
 library = cuda_library.CudaLibrary(__file__, "derby_unified_attention_sm90", "kernel.cu",
@@ -31,12 +33,17 @@ short_library = cuda_library.CudaLibrary(__file__, "derby_short_attention", "sho
                                          [POINTER] * 7 + [INT] * 8 + [FLOAT, INT])
 decode_library = cuda_library.CudaLibrary(__file__, "derby_decode_attention", "decode.cu",
                                           [POINTER] * 9 + [INT] * 6 + [FLOAT, INT, INT])
+clusters_library, stretches_library = paged_decode.library, paged_decode.long_library  # named here to be built ahead
 MOST_SHORT = {64: 256, 128: 256, 256: 128}  # head_dim: tokens of a sequence, as in short_units.cuh
 FEW_ROWS = 16  # query tokens times heads of a group, as in decode.cu, which has head_dim 128 only
 # Where the kernel for few rows is the faster one, seen on an H200: sequences from which it always is, keys of the
 # longest sequence, keys of all key heads. And keys of all heads of one sequence that is read a head at a time.
 LEAST_SEQUENCES, LEAST_KEYS, LEAST_BATCH, SHORT_BATCH = 16, 2048, 1 << 15, 1 << 18
 MOST_HEAD_DIM = 256
+STRETCHES = {"stretches": 1}  # decode_library, for one query token a sequence
+# Clusters must be expected to take less than this share of the time of stretches. Above it memory bounds both, and
+# decode_library reads several key heads at once, which the estimate leaves out.
+CLUSTERS = 0.9
 
 workspace = planning.Workspace()
 Needed = namedtuple("Needed", "counters floats")  # of the workspace
@@ -70,6 +77,20 @@ def key_heads_together(sequences, longest, kv_heads, processors):
     return next((heads for heads in counts if sequences * kv_heads <= heads * processors), counts[-1])
 
 
+def forms_of_decode(*inputs):
+    """The one form of a call with one query token a sequence: a configuration of paged_decode.py, or STRETCHES.
+    inputs: as of paged_decode.candidates()."""
+    query, key_cache, *_, longest, _ = inputs
+    first = paged_decode.candidates(*inputs)[0]
+    found = paged_decode.estimated(query, key_cache, longest)
+    stretches = next((time for time, config in found if "together" in config), None)
+    if stretches is None or query.shape[2] != 128:
+        return [first]
+    time, clusters = next((time, config) for time, config in found if "together" not in config)
+    return [clusters if time <= CLUSTERS * stretches else STRETCHES]
+
+
+choose = tuning.Chooser({}, paged_decode.tuning_key, forms_of_decode)
 check = contract.Contract("derby_unified_attention_sm90", aligned=16,
     where=("len_cu_seqlens == num_seqs + 1", "num_query_heads a multiple of num_kv_heads"),
     query="bfloat16 num_tokens num_query_heads head_dim", key_cache="bfloat16 num_blocks 16 num_kv_heads head_dim",
@@ -93,13 +114,19 @@ def run(query, key_cache, value_cache, cu_seqlens_q, seq_lens, block_table, max_
         return
     device, sequences = query.device, block_table.shape[0]
     processors = planning.processors(device)
-    if int(max_seq_len) <= MOST_SHORT.get(head_dim, 0):
+    rows, form = int(max_query_len) * (heads // kv_heads), None
+    if int(max_query_len) == 1 and tokens == sequences and rows <= FEW_ROWS:
+        inputs = query, key_cache, value_cache, block_table, seq_lens, int(max_seq_len), float(sm_scale)
+        form = choose(*inputs)
+        if form is not STRETCHES:
+            paged_decode.run_with(form, *inputs, output)
+            return
+    if form is None and int(max_seq_len) <= MOST_SHORT.get(head_dim, 0):
         short_library(device, query, key_cache, value_cache, cu_seqlens_q, seq_lens, block_table, output, tokens,
                       sequences, blocks, block_table.shape[1], heads, kv_heads, head_dim, int(max_query_len),
                       float(sm_scale), processors)
         return
-    rows = int(max_query_len) * (heads // kv_heads)
-    if head_dim == 128 and rows <= FEW_ROWS and spreads_pages(sequences, int(max_seq_len), kv_heads, rows):
+    if form or (head_dim == 128 and rows <= FEW_ROWS and spreads_pages(sequences, int(max_seq_len), kv_heads, rows)):
         together = key_heads_together(sequences, int(max_seq_len), kv_heads, processors)
         floats = 2 * processors * together * (8 if rows <= 8 else 16) * (head_dim + 4)
         decode_library(device, query, key_cache, value_cache, cu_seqlens_q, seq_lens, block_table, output,

@@ -1,12 +1,12 @@
-// derby_paged_attention_decode_sm90: one launch, of one_page.cuh's kernel where no warp has more than a page, else of this.
+// paged_decode.py's kernel: one launch, of one_page.cuh's kernel where no warp has more than a page, else of this.
 // A block (or a cluster of them, which share the context) takes the query heads of one key and value head of one
 // sequence. A warp takes a 16-token page at a time: keys and values go from memory to registers in the layout that the
 // tensor cores want, without shared memory, and both are asked for at once, so a call waits for memory twice: block table,
 // length and query; then keys and values. Each warp sends its part of the result to the block that writes these
 // dimensions, and that block counts bytes until all parts are there.
 // Constraints: sm_90 or later; head_dim a multiple of 8 up to 256; pages of 16 tokens; at most 8 warps a block and 16
-// blocks a cluster; query heads a multiple of key heads; bf16, contiguous, addresses a multiple of 16 (main.py pads
-// what is not); block table and lengths int32.
+// blocks a cluster; query heads a multiple of key heads; bf16, contiguous, addresses a multiple of 16 (paged_decode.py
+// pads what is not); block table and lengths int32.
 
 #include "decode_mma.cuh"
 #include "once_a_device.cuh"

@@ -1,0 +1,145 @@
+"""Decode attention over a paged cache, the host's side of paged_decode.cu and paged_decode_long.cu: one launch, by
+estimated times: blocks or clusters of them for each context, or equal stretches of all pages for the multiprocessors.
+
+A context includes the query's own token. Any head_dim: above 256 and at sizes that 8 does not divide in other forms.
+"""
+
+import functools
+import importlib
+import itertools
+
+import torch
+
+cuda_library, estimates, workspaces = (
+    importlib.import_module(f"{__package__}.{name}")
+    for name in ("cuda_library", "paged_decode_estimates", "workspaces"))
+
+POINTER, INT, FLOAT = cuda_library.POINTER, cuda_library.INT, cuda_library.FLOAT
+library = cuda_library.CudaLibrary(__file__, "derby_paged_attention_decode_sm90", "paged_decode.cu",
+                                   [POINTER] * 6 + [INT] * 6 + [FLOAT] + [INT] * 3)
+long_library = cuda_library.CudaLibrary(__file__, "derby_paged_attention_long", "paged_decode_long.cu",
+                                        [POINTER] * 8 + [INT] * 5 + [FLOAT] + [INT] * 2)
+workspace = workspaces.Workspace(torch.float32)
+# Of paged_decode.cu; bytes of an address and of 8 values; multiprocessors of an H200.
+PAGE, MOST_DIM, MOST_WARPS, VECTOR, SMS = 16, 256, 8, 16, 132
+LONG_HEADS = {64: 16, 128: 16, 256: 8}  # head_dim: heads a key head, in paged_decode_long.cu
+PAGE_DIMS = 64, 128, 256  # of heads, in one_page.cuh
+
+
+@functools.cache
+def processors(device):
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else SMS
+
+
+def sizes(query, key_cache, max_context_len):
+    """(blocks without splits, pages of the longest context), both at least 1; pages up to a sixteenth of an octave, so
+    that a growing context does not ask for a choice at each step."""
+    kv_heads = key_cache.shape[2]
+    group = query.shape[1] // kv_heads
+    heads = 16 if group > 8 and query.shape[2] <= 128 else 8  # of a block, as in paged_decode.cu
+    pages = max(-(-max_context_len // PAGE), 1)
+    step = max(power(pages) >> 5, 1)
+    return max(query.shape[0] * kv_heads * -(-group // heads), 1), -(-pages // step) * step
+
+
+def power(number):
+    """The least power of two from `number` on, and 1."""
+    return 1 << max(number - 1, 0).bit_length()
+
+
+def tuning_key(query, key_cache, value_cache, block_table, context_lens, max_context_len, sm_scale):
+    units, pages = sizes(query, key_cache, max_context_len)
+    return f"units={units} pages<={pages} group={query.shape[1] // key_cache.shape[2]} dim={query.shape[2]}"
+
+
+def candidates(query, key_cache, value_cache, block_table, context_lens, max_context_len, sm_scale):
+    """splits: blocks that share a context; warps: of a block, each at a page at a time; sliced: whether each block
+    reads all keys and a slice of the values, or some pages, in a cluster. Or together: key heads of a multiprocessor,
+    each of which has an equal stretch of all pages.
+
+    By estimated time; of up to 8 pages first what for_short_contexts() says.
+    """
+    units, pages = sizes(query, key_cache, max_context_len)
+    head_dim, group = query.shape[2], query.shape[1] // key_cache.shape[2]
+    found = [config for _, config in estimated(query, key_cache, max_context_len)]
+    if pages <= MOST_WARPS:
+        page_each = pages > 2 and group <= 8 and head_dim in PAGE_DIMS
+        found.insert(0, for_short_contexts(units, pages, group, head_dim, page_each))
+        if page_each:
+            found += [{"splits": splits, "warps": 8, "sliced": 1} for splits in (2, 4) if 32 * splits <= head_dim]
+    return [config for number, config in enumerate(found) if config not in found[:number]]
+
+
+def estimated(query, key_cache, max_context_len):
+    """[(microseconds, configuration)], the shortest first."""
+    units, pages = sizes(query, key_cache, max_context_len)
+    (sequences, heads, head_dim), kv_heads = query.shape, key_cache.shape[2]
+    group, ctas = heads // kv_heads, processors(query.device)
+    rows = min(group, 16 if head_dim <= 128 else 8)
+    megabytes = sequences * kv_heads * pages * PAGE * head_dim * 4e-6
+    found = []
+    for splits, warps in itertools.product((1, 2, 4, 8, 16), (1, 2, 4, 8)):
+        if splits * warps < 2 * pages and (splits == 1 or splits * units <= 16 * ctas) and (warps > 1 or pages <= 8):
+            time = estimates.of_clusters(units, pages, rows, head_dim, megabytes, splits, warps, ctas)
+            found.append((time, {"splits": splits, "warps": warps, "sliced": 0}))
+    if pages > MOST_WARPS and group <= LONG_HEADS.get(head_dim, 0):
+        found.append((estimates.of_stretches(megabytes, ctas), {"together": 1}))
+    return sorted(found, key=lambda one: one[0])
+
+
+def for_short_contexts(units, pages, group, head_dim, page_each):
+    """What the H200 showed for up to 8 pages: a warp for each where the GPU holds them all at once, over as many
+    multiprocessors as there are, sliced where these are too few for 8 to a context and groups are large or keys
+    small; a warp for each context where contexts fill the GPU twice; else blocks of 4 warps, three to a
+    multiprocessor, or of 8, one to each."""
+    sliced = 0
+    if page_each and (units < 16 * SMS if pages <= 4 else units * pages <= SMS * MOST_WARPS):
+        parts = power(pages)
+        splits = min(parts, 1 << max((SMS // units).bit_length() - 1, 0))
+        sliced = int(parts == 8 and 1 < splits < 8 and (group > 4 or head_dim == 64))
+        splits, warps = (min(splits, head_dim // 32), 8) if sliced else (splits, parts // splits)
+    elif units * pages <= SMS * MOST_WARPS:
+        pages_each = 1 if head_dim > 128 else 2
+        splits = min(max(power(pages) // pages_each, 1), power(SMS // units // 2 + 1))
+        warps = -(-pages // splits)
+    elif units >= 16 * SMS:
+        splits, warps = 1, 1
+    else:
+        splits = min(power(-(-3 * SMS // units)), max(power(pages) // 8, 1))
+        warps = min(pages, 4 if splits * units > SMS else MOST_WARPS)
+    return {"splits": splits, "warps": warps, "sliced": sliced}
+
+
+def padded(tensor):
+    """Heads of a multiple of 8 values, at an address that is a multiple of 16: the tensor itself where it is so."""
+    if tensor.shape[-1] % 8 == 0 and tensor.data_ptr() % VECTOR == 0:
+        return tensor
+    return torch.nn.functional.pad(tensor, (0, -tensor.shape[-1] % 8)).clone()
+
+
+def run_with(config, query, key_cache, value_cache, block_table, context_lens, max_context_len, sm_scale, output):
+    if not query.numel():
+        return
+    if query.shape[2] > MOST_DIM:
+        kernels = importlib.import_module(f"{__package__}.paged_decode_triton")
+        inputs = query, key_cache, value_cache, block_table, context_lens, max_context_len, sm_scale
+        with torch.cuda.device_of(output):
+            kernels.run_with(kernels.candidates(*inputs)[0], *inputs, output)
+        return
+    if query.shape[2] % 8 or any(one.data_ptr() % VECTOR for one in (query, key_cache, value_cache, output)):
+        wide = torch.empty_like(padded(query))
+        run_with(config, padded(query), padded(key_cache), padded(value_cache), block_table, context_lens,
+                 max_context_len, sm_scale, wide)
+        output.detach().copy_(wide[..., :output.shape[-1]])
+        return
+    (sequences, heads, head_dim), kv_heads = query.shape, key_cache.shape[2]
+    if "together" in config:
+        ctas, together = processors(query.device), config["together"]
+        floats = 2 * ctas * together * (8 if heads <= 8 * kv_heads else 16) * (head_dim + 4)
+        counters, parts = workspace(query.device, 3 * ctas, floats).tensors
+        long_library(query.device, query, key_cache, value_cache, block_table, context_lens, output, counters, parts,
+                     sequences, heads, kv_heads, head_dim, block_table.shape[1], sm_scale, together, ctas)
+        return
+    library(query.device, query, key_cache, value_cache, block_table, context_lens, output, sequences, heads, kv_heads,
+            head_dim, block_table.shape[1], -(-max_context_len // PAGE), sm_scale, config["splits"].bit_length() - 1,
+            config["warps"], config["sliced"])
