@@ -208,7 +208,7 @@ def test_the_serving_shapes_of_unified_attention_have_context_decode_and_ragged_
         longest = max(longest, int(tokens.max()))
         ragged = len(tokens) > 1 and tokens.unique().numel() > 1
         kinds.append(("decode" if queries.max() == 1 else "mixed" if queries.min() == 1 else "chunks", ragged))
-    assert 12 <= len(shapes) <= 16 and groups == {1, 4, 8, 16} and longest == 131072
+    assert len(shapes) >= 12 and groups == {1, 4, 8, 16} and longest == 131072
     assert {kind for kind, _ in kinds} == {"decode", "mixed", "chunks"}
     assert all((kind, True) in kinds for kind in ("decode", "mixed", "chunks"))
 
