@@ -116,6 +116,15 @@ def generate_inputs(axes_and_scalars, device):
     return {name: tensor.to(device) for name, tensor in inputs.items()}
 
 
+def same_work(given, generator):
+    """Other contents for a timed call: the tokens in another order, and each token's experts."""
+    ids, weights = given["topk_ids"], given["topk_weights"]
+    order = torch.randperm(len(ids), generator=generator, device=ids.device)
+    slots = torch.rand(ids.shape, generator=generator, device=ids.device).argsort(-1)
+    return {"hidden_states_scale": given["hidden_states_scale"][order],
+            "topk_ids": ids[order].gather(1, slots), "topk_weights": weights[order].gather(1, slots)}
+
+
 def count_cost(axes, inputs):
     """Of a (token, expert) pair: both projections, 5 per activated value, weight and sum on each result. Of an expert
     that some token chose: its weights are dequantized, once. Only these experts' weights and scales are read.

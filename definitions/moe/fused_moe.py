@@ -77,6 +77,14 @@ def generate_inputs(axes_and_scalars, device):
     return {"topk_ids": experts.to(torch.int32).to(device), "topk_weights": values.softmax(-1).to(device)}
 
 
+def same_work(given, generator):
+    """Other contents for a timed call: the tokens in another order, and each token's experts."""
+    ids, weights = given["topk_ids"], given["topk_weights"]
+    order = torch.randperm(len(ids), generator=generator, device=ids.device)
+    slots = torch.rand(ids.shape, generator=generator, device=ids.device).argsort(-1)
+    return {"topk_ids": ids[order].gather(1, slots), "topk_weights": weights[order].gather(1, slots)}
+
+
 def count_cost(axes, inputs):
     """Of a pair of a token and a different expert: both projections, 5 per activated value, and the weight on each
     result. An expert that a token names twice need run but once on it, so it is one pair. Of a token and an active

@@ -131,6 +131,13 @@ def generate_inputs(axes_and_scalars, device):
     return {name: tensor.contiguous().to(device) for name, tensor in inputs.items()}
 
 
+def same_work(given, generator):
+    """Other contents for a timed call: the tokens in another order."""
+    logits, scale = given["routing_logits"], given["hidden_states_scale"]
+    order = torch.randperm(len(logits), generator=generator, device=logits.device)
+    return {"routing_logits": logits[order], "hidden_states_scale": scale[:, order]}
+
+
 def count_cost(axes, inputs):
     """Work that no implementation can avoid, from the routing that the inputs hold.
 

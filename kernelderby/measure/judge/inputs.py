@@ -30,6 +30,7 @@ FP8 = tuple(getattr(torch, name) for name in ("float8_e4m3fn", "float8_e5m2") if
 # fp8 is drawn in float32 and cast. In chunks, since a gigabyte of weights would take four gigabytes at once.
 CHUNK = 1 << 26
 _NONE: Mapping[str, Any] = MappingProxyType({})
+SameWork = Callable[[Mapping[str, torch.Tensor], torch.Generator], dict[str, torch.Tensor]]
 # Where the random inputs that change are less of what a call reads than this, timed calls get generated contents of
 # their own, too: in the set that is 0.009 and nothing of two sortings of a routing, 0.74 and more of all others.
 _LEAST_RANDOM = 0.1
@@ -74,6 +75,8 @@ class InputMaker:
         self._generate: Callable[..., dict[str, torch.Tensor]] | None = getattr(
             module, definition.custom_inputs_entrypoint or "generate_inputs", None
         )
+        self._same_work: SameWork | None = getattr(module, "same_work", None)
+        self._varied: list[str] = []  # generated inputs that get other contents of the same work before a timed call
 
     def places(self) -> dict[str, Place | int | float | bool]:
         """Every input in the definition's order: (shape, dtype) of a tensor, the value of a plain number."""
@@ -95,8 +98,10 @@ class InputMaker:
         self._changing = [name for name in self._random_names if name not in constant]
         least = _LEAST_RANDOM * sum(size_of[name] for name in tensors if name not in constant)
         self._generates = sum(size_of[name] for name in self._changing) < least
+        self._varied = [] if self._generates else [name for name in self._vary("places") if name in tensors]
         # What refresh() leaves as it is.
-        self.steady = [name for name in tensors if name in constant or (name in given and not self._generates)]
+        generated = [name for name in given if not self._generates and name not in self._varied]
+        self.steady = [name for name in tensors if name in constant or name in generated]
         if self._generates and self._generate is not None and self._slow_to_generate is None:
             start = time.monotonic()
             self._given("timed")  # once and beforehand: later, a variant would no longer be what it was
@@ -144,8 +149,21 @@ class InputMaker:
         are next to nothing, of the generated ones. The same variant always gives the same contents."""
         if self._generates:
             self._copy_given(inputs, self._generated_variant(variant), self.definition.constants)
+        elif self._varied:
+            for name, tensor in self._vary(variant).items():
+                inputs[name].copy_(_verified(self.definition, name, tensor, self.case))
         for name in self._changing:
             self._fill(name, inputs[name], variant)
+
+    def _vary(self, variant: str) -> dict[str, torch.Tensor]:
+        """By the definition's same_work: the workload's own routing, say, for the same tokens in another order. What a
+        solution has prepared for the routing that everybody knows is then of no use."""
+        if self._same_work is None:
+            return {}
+        generator = torch.Generator(device=self.device).manual_seed(self._number("same work", variant))
+        with blamed_on(self.definition, "same_work raises"):
+            found = self._same_work(self._contents(0), generator)
+        return {name: tensor for name, tensor in found.items() if not self.definition.inputs[name].constant}
 
     def _generated_variant(self, variant: str) -> int | str:
         """Of all calls another one, as long as that takes no time to speak of. A dataset's files are what they are."""
