@@ -28,7 +28,7 @@ def served_answer(
 
 
 def _data(cell: Any) -> dict[str, Any]:
-    rest = {name: getattr(cell, name) for name in ("step_us", "difference", "eager_us", "gains_us")}
+    rest = {name: getattr(cell, name) for name in ("step_us", "difference", "eager_us", "gains_us", "ran")}
     return {name: getattr(cell.load, name) for name in ("tokens", "sequences", "context")} | rest | _predicted(cell)
 
 
@@ -52,13 +52,17 @@ def _report(title: str, where: str, cells: Sequence[Any]) -> Report:
     if any(cell.eager_us for cell in cells):
         tables += [_tokens(cells), _shares(cells)]
     tables += [_rests_on(cells)] if any(cell.prediction for cell in cells) else []
+    tables += [_ran(cells)] if any(cell.ran for cell in cells) else []
     facts = [
         f"On {where}. Steps replayed as CUDA graphs, in turn A B B A; medians. One GPU, no scheduler, random weights, "
         "full cache, experts drawn by Zipf's law."
         if where != "CPU"
-        else "On a CPU: the times mean nothing; the logits were compared.",
-        "Libraries: the fastest installed library of each operator. Compile: torch.compile around its attention and "
-        "experts. Predicted: by the libraries' step and recorded rows, with nine in ten of the rule's own misses.",
+        else "On a CPU: plain torch runs in both variants, so neither times nor logits compare anything.",
+        "Libraries: the fastest installed library of each operator, plain torch without one. Compile: torch.compile "
+        "around its attention and experts.",
+        "Predicted: by the libraries' step and recorded rows, with nine in ten of the rule's own misses."
+        if any(cell.prediction for cell in cells)
+        else "Nothing is predicted: the package's rows are of another device.",
         f"Largest difference of a logit to the libraries': {max(differences, default=0):.2g} of the largest logit.",
     ]
     unknown = dict.fromkeys(each for cell in cells if cell.prediction for each in cell.prediction.unknown)
@@ -87,6 +91,21 @@ def _rests_on(cells: Sequence[Any]) -> Table:
     )
 
 
+def _ran(cells: Sequence[Any]) -> Table:
+    """The solutions of every load, in the order of the loads."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for cell in cells:
+        for operator, variants in cell.ran.items():
+            for variant, names in variants.items():
+                found.setdefault(operator, {}).setdefault(variant, []).extend(names)
+    columns = (Column("operator", "left"), *(Column(name, "left") for name in ("libraries", "winners")))
+    rows = [
+        (operator, *(", ".join(dict.fromkeys(variants[name])) for name in ("libraries", "winners")))
+        for operator, variants in found.items()
+    ]
+    return Table("Solutions that ran", columns, rows)
+
+
 def _tokens(cells: Sequence[Any]) -> Table:
     """Tokens per second of this number of layers, with and without graphs."""
     names = ("libraries", "winners")
@@ -112,10 +131,11 @@ def _shares(cells: Sequence[Any]) -> Table:
 
 def _row(cell: Any) -> Row:
     base, winners = cell.step_us["libraries"], cell.step_us["winners"]
-    gain = predicted = None
+    gain = percent(base / winners - 1) if cell.eager_us or cell.prediction else None
+    predicted = None
     if found := cell.prediction:
         low, middle, high = (_gain(base, found.saved_us + side * found.doubt_us) for side in (-1, 0, 1))
-        gain, predicted = percent(base / winners - 1), f"{middle}% ({low} to {high}%)"
+        predicted = f"{middle}% ({low} to {high}%)"
     times = (cell_of(cell.step_us.get(name), microseconds) for name in ("libraries", "compile", "winners"))
     return (cell.load.tokens, cell.load.sequences, cell.load.context, *times, gain, predicted)
 

@@ -1,5 +1,6 @@
 """derby serve-bench on a CPU: a small decoder runs with every variant and gives the same logits."""
 
+import importlib
 from pathlib import Path
 
 import pytest
@@ -196,6 +197,44 @@ def test_a_cell_has_times_of_each_variant_and_predicts_nothing_on_a_cpu(package,
     [cell] = bench.bench(DENSE, [DECODE], CPU, rounds=1, compiles=False)
     assert set(cell.step_us) == {"libraries", "winners"} and cell.prediction is None
     assert cell.difference == {"winners": 0.0}
+    assert cell.ran["rms_norm"] == dict.fromkeys(("libraries", "winners"), ["plain torch"] * 2)  # query, key
+
+
+def test_the_solutions_of_each_variant_are_told_as_they_ran(package, monkeypatch):
+    """Where no library is installed, the gain is one over plain torch: a table that hides it is no comparison."""
+    operators = importlib.import_module(f"{package.__name__}.operators")
+    about = dict(package.OPERATORS["silu_and_mul"].about)
+    kinds = (("ours", "own"), ("theirs", "library"), ("torch", "plain"))
+    about["solutions"] = {each: {"kind": kind, "in_place": {}} for each, kind in kinds}
+    about["points"] = [[[3, 96], [1.0, 2.0, 3.0]]]
+    operator = operators.ServedOperator("silu_and_mul", about)
+    monkeypatch.setitem(package.OPERATORS, "silu_and_mul", operator)
+    monkeypatch.setattr(operators, "can_run", lambda about, device, is_measured: True)
+    calls = [("silu_and_mul", {"num_tokens": 3, "intermediate_size": 96}, 2), ("mla_paged", {}, 1)]
+    operator._warm = dict.fromkeys((("ours", 0), ("torch", 0)))  # the library did not load
+    found = variants.which_ran(package, calls, CPU)
+    assert found["silu_and_mul"] == {"libraries": ["plain torch"], "winners": ["ours"]}
+    assert found["mla_paged"] == {"libraries": ["plain torch"], "winners": ["plain torch"]}
+    operator._warm[("theirs", 0)] = None
+    assert variants.which_ran(package, calls, CPU)["silu_and_mul"]["libraries"] == ["theirs"]
+
+
+def test_rows_of_libraries_predict_nothing_of_plain_torch():
+    calls = [("norm", {"num_tokens": 16}, 10)]
+    found = prediction.predicted(Winners(), calls, 1000.0, ["norm"])
+    assert found.saved_us == 0 and found.operators == () and "norm: plain torch ran" in found.unknown[0]
+
+
+def test_another_gpu_has_a_gain_and_no_prediction():
+    """The rows are of the package's GPU."""
+    from kernelderby.report.decoder import served_answer
+
+    ran = {"rms_norm": {"libraries": ["vllm_rms_norm"] * 2, "winners": ["vllm_rms_norm", "fla_rms_norm"]}}
+    times = {"libraries": 1000.0, "winners": 990.0}
+    cell = bench.DecoderCell(DECODE, times, None, {"winners": 0.0}, times, {"rms_norm": 1.0}, ran)
+    text = " ".join(served_answer("small", "NVIDIA H100", [cell]).to_text(200).split())
+    assert "1000 - 990.0 1.0% -" in text and "rows are of another device" in text
+    assert "rms_norm vllm_rms_norm vllm_rms_norm, fla_rms_norm" in text
 
 
 def test_loads_that_do_not_fit_are_left_out_and_the_measured_ones_stay(package, monkeypatch):
@@ -241,6 +280,8 @@ def test_the_command_on_a_cpu(package, monkeypatch, tmp_path):
     words = ["serve-bench", str(config), "--batch", "2", "--layers", "1", "--context", "20", "--prefill", "0"]
     result = CliRunner().invoke(derby, [*words, "--rounds", "1", "--device", "cpu"])
     assert result.exit_code == 0, result.output
-    assert "the times mean nothing" in result.output and "0% of" not in result.output
+    assert (
+        "neither times nor logits compare anything" in " ".join(result.output.split()) and "0% of" not in result.output
+    )
     result = CliRunner().invoke(derby, ["serve-bench", "gpt-oss-20b", "--device", "cpu"])
     assert isinstance(result.exception, DerbyError) and "and DeepSeek-V3's; try" in str(result.exception)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -13,7 +13,15 @@ import torch
 from kernelderby.errors import DerbyError
 from kernelderby.measure.decoder.layers import Decoder, DecoderSizes, LatentDecoder, LatentSizes, StepLoad
 from kernelderby.measure.decoder.prediction import Prediction, predicted
-from kernelderby.measure.decoder.variants import calls_of, of_package, package, plain
+from kernelderby.measure.decoder.variants import (
+    KINDS,
+    PLAIN_TORCH,
+    calls_of,
+    of_package,
+    package,
+    plain,
+    which_ran,
+)
 
 VARIANTS = ("libraries", "compile", "winners")
 OFF = "without "
@@ -22,9 +30,10 @@ OFF = "without "
 @dataclass(frozen=True, slots=True)
 class DecoderCell:
     """step_us: variant -> median time of a step. prediction: the saving of the winners on the libraries' measured step,
-    predicted from recorded times; None on a CPU. difference: variant -> the largest difference of a logit to the
-    libraries', over the largest logit. eager_us: variant -> the time of the same step launched by the host, without a
-    graph. gains_us: operator -> how much longer the winners' step takes if the libraries compute that operator."""
+    predicted from recorded times; None on another device than theirs. difference: variant -> the largest difference of
+    a logit to the libraries', over the largest logit. eager_us: variant -> the time of the same step launched by the
+    host, without a graph. gains_us: operator -> how much longer the winners' step takes if the libraries compute that
+    operator. ran: operator -> variant -> its solutions."""
 
     load: StepLoad
     step_us: dict[str, float]
@@ -32,6 +41,7 @@ class DecoderCell:
     difference: dict[str, float]
     eager_us: dict[str, float]
     gains_us: dict[str, float]
+    ran: dict[str, dict[str, list[str]]] = field(default_factory=dict)
 
 
 class DoesNotFit(DerbyError):
@@ -82,16 +92,24 @@ def _cell(winners: Any, decoder: Decoder, rounds: int, compiles: bool) -> Decode
         del ready
         without = {name: _captured(_step(winners, "winners", decoder, off)) for name, off in switched_off.items()}
         beside = _medians({"winners": _captured(eager["winners"]), **without}, decoder.device, rounds) if is_gpu else {}
+    ran = which_ran(winners, calls, decoder.device)
+    is_measured = is_gpu and torch.cuda.get_device_name(decoder.device) in winners.DATA["gpus"]
     base = logits["libraries"]
     largest = base.abs().max().item() or 1.0
     return DecoderCell(
         decoder.load,
         medians,
-        predicted(winners, calls, medians["libraries"]) if is_gpu else None,
+        predicted(winners, calls, medians["libraries"], _without_library(ran)) if is_measured else None,
         {name: (own - base).abs().max().item() / largest for name, own in logits.items() if name != "libraries"},
         eager_us if is_gpu else {},
         {off: beside[name] - beside["winners"] for name, off in switched_off.items()},
+        ran,
     )
+
+
+def _without_library(ran: dict[str, dict[str, list[str]]]) -> list[str]:
+    """The operators that plain torch computed in the libraries' step."""
+    return [name for name, variants in ran.items() if PLAIN_TORCH in variants["libraries"]]
 
 
 def _medians(runs: dict[str, Callable[[], torch.Tensor]], device: torch.device, rounds: int) -> dict[str, float]:
@@ -105,7 +123,7 @@ def _medians(runs: dict[str, Callable[[], torch.Tensor]], device: torch.device, 
 
 def _step(winners: Any, name: str, decoder: Decoder, off: str | None = None) -> Callable[[], torch.Tensor]:
     """The variant's step, after one call. off: an operator that the libraries compute."""
-    kinds = {"winners": ("own", "library", "plain")}.get(name, ("library", "plain"))
+    kinds = KINDS.get(name, KINDS["libraries"])
     operators = of_package(winners, {each[0] for each in calls_of(decoder)})
     if name == "compile":
         operators |= plain(decoder)

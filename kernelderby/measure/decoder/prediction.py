@@ -54,8 +54,11 @@ class Prediction:
     unknown: tuple[str, ...]
 
 
-def predicted(winners: Any, calls: Iterable[tuple[str, dict[str, int], int]], step_us: float) -> Prediction:
-    """winners: the package. calls: the result of calls_of(). step_us: the libraries' step. All calls together take at
+def predicted(
+    winners: Any, calls: Iterable[tuple[str, dict[str, int], int]], step_us: float, without_library: Sequence[str] = ()
+) -> Prediction:
+    """winners: the package. calls: the result of calls_of(). step_us: the libraries' step. without_library: operators
+    that plain torch computed in it, of which rows of libraries tell nothing. All calls together take at
     most this time: if the rows give more, measured calls keep their time, and the others share the rest. Doubts of one
     operator's calls add up, since one model of its rows gives them all. Doubts of different operators add by
     squares."""
@@ -64,7 +67,9 @@ def predicted(winners: Any, calls: Iterable[tuple[str, dict[str, int], int]], st
     timed: list[tuple[str, int, float, float, float]] = []
     for name, axes, count in calls:
         points = rows.of(name)
-        if points:
+        if name in without_library:
+            unknown.append(f"{name}: plain torch ran in the libraries' step")
+        elif points:
             timed.append((name, count, *estimate(points, _octaves([axes[axis] for axis in rows.axes(name)]))))
         else:
             unknown.append(f"{name}: no row of a library in the package")

@@ -15,6 +15,8 @@ from kernelderby.measure.decoder.layers import GROUP, Decoder, LatentDecoder, Op
 
 PACKAGE = "kernelderby_winners"
 PLAIN: Operators = {"mla_paged_decode_attention": plain_latent_attention}  # if the package has none, in all variants
+PLAIN_TORCH = "plain torch"
+KINDS = {"libraries": ("library",), "winners": ("own", "library")}  # of the solutions of a variant; plain torch always
 INSTEAD = {"fused_moe_bf16": "fused_moe", "block_scaled_mm_bf16": "block_scaled_mm"}  # and a cast
 
 
@@ -53,6 +55,22 @@ def of_package(winners: Any, names: Iterable[str]) -> Operators:
 def served_name(winners: Any, name: str) -> str:
     """The package's operator that serves for this one."""
     return name if hasattr(winners, name) else INSTEAD.get(name, name)
+
+
+def which_ran(
+    winners: Any, calls: Iterable[tuple[str, dict[str, int], int]], device: torch.device
+) -> dict[str, dict[str, list[str]]]:
+    """Operator -> variant -> its solutions, one a call; PLAIN_TORCH for plain torch. The calls ran before."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for name, axes, _ in calls:
+        operator = winners.OPERATORS.get(served_name(winners, name))
+        for variant, kinds in KINDS.items():
+            with winners.only(*kinds):
+                names = operator.order(axes, device, bool(operator.in_place)) if operator else []
+            ran: str = next((each for each in names if each in operator.ran()), PLAIN_TORCH)
+            is_plain = ran == PLAIN_TORCH or operator.selector.kinds[ran] == "plain"
+            found.setdefault(name, {}).setdefault(variant, []).append(PLAIN_TORCH if is_plain else ran)
+    return found
 
 
 def plain(sizes_of: Decoder) -> Operators:
