@@ -1,28 +1,28 @@
 """What the Triton attention kernels share: a tile of queries over tiles of keys, softmax as it goes along.
 
-A head's columns are cut into two parts that are powers of two, FIRST and SECOND (0 where the first is all): 72 columns
-are 64 and 16, of which 8 do not exist, rather than 128.
+A head's columns are cut into two parts that are powers of two, FIRST and SECOND (0 if the first holds all). So 72
+columns are not rounded up to 128: they become 64 and 16, of which 8 do not exist.
 """
 
 import triton
 import triton.language as tl
 from triton import knobs
 
-# ptxas 12.8, which Triton 3.6 and 3.7 bring along, takes the lower half of a wgmma descriptor for the upper one too
-# where it makes the second and later ones of a tile out of the first: those rows of the tile are read somewhere else.
-# 13.0 is right. Tiles of 32 tokens have none of it in any configuration that was looked at.
+# ptxas 12.8, which Triton 3.6 and 3.7 bring along, has an error: where it derives a tile's second and later wgmma
+# descriptors from the first one, it uses the lower half as the upper half too, so those rows of the tile are read from
+# a wrong address. 13.0 is right. No configuration with tiles of 32 tokens showed the error.
 ASSEMBLER = tuple(int(part) for part in knobs.nvidia.ptxas.version.split("."))
 RIGHT_ASSEMBLER, RIGHT_TILE = (13, 0), 32
 LEAST_WGMMA = 64  # rows; fewer are multiplied by mma.sync
 
 
 def safe_tile(rows, tile):
-    """Tokens of a tile that are multiplied right by what this Triton assembles for Hopper."""
+    """The tokens of a tile for which this Triton's assembler makes right code for Hopper."""
     return min(tile, RIGHT_TILE) if ASSEMBLER < RIGHT_ASSEMBLER and rows >= LEAST_WGMMA else tile
 
 
 def parts_of(head_dim):
-    """(FIRST, SECOND) for so many columns; tl.dot takes no fewer than 16."""
+    """(FIRST, SECOND) for this number of columns; tl.dot takes at least 16."""
     first = max(16, 1 << (head_dim.bit_length() - 1))
     rest = max(0, head_dim - first)
     return first, max(16, triton.next_power_of_2(rest)) if rest else 0
@@ -46,7 +46,7 @@ def sequence_of(cu_seqlens, num_seqs, tile, TOKENS: tl.constexpr):
 def load_rows(pointer, rows, there, HEAD_DIM: tl.constexpr, START: tl.constexpr, COLUMNS: tl.constexpr,
               MASKED: tl.constexpr):
     """[rows, COLUMNS] of a matrix, from its column START on. rows: first element of each row, int64; there: which of
-    them exist, looked at where MASKED."""
+    them exist, read only if MASKED."""
     column = START + tl.arange(0, COLUMNS)
     places = pointer + rows[:, None] + column[None, :]
     if MASKED:
@@ -70,8 +70,8 @@ def absorb(queries0, queries1, output0, output1, highest, total, keys, values, r
            HEAD_DIM: tl.constexpr, FIRST: tl.constexpr, SECOND: tl.constexpr, MASKED: tl.constexpr):
     """One tile of keys and values: (output0, output1, highest, total) after it.
 
-    rows: where each token's row starts in keys and values; there: which tokens exist; visible: [queries, tokens],
-    looked at where MASKED. scale: of the scores, times log2(e). highest, total: of each query's scores so far.
+    rows: where each token's row starts in keys and values; there: which tokens exist; visible: [queries, tokens], read
+    only if MASKED. scale: of the scores, times log2(e). highest, total: of each query's scores so far.
     """
     scores = tl.dot(queries0, tl.trans(load_rows(keys, rows, there, HEAD_DIM, 0, FIRST, MASKED)))
     if SECOND > 0:

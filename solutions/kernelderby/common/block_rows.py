@@ -1,4 +1,4 @@
-"""Rows of bfloat16 normalized in CUDA, a block a row (rows.cuh): the configurations, and the call.
+"""Rows of bfloat16 normalized in CUDA, one row a block (rows.cuh): the configurations, and the call.
 
 A configuration is a dict, one of the forms that kernel.cu is compiled in:
     threads    of a block, whole warps
@@ -7,11 +7,11 @@ A configuration is a dict, one of the forms that kernel.cu is compiled in:
 """
 
 STREAMS = {"": 0, "loads": 1, "both": 2}
-RESIDENT = 2048  # threads of a multiprocessor: what a wave is counted in
+RESIDENT = 2048  # threads of a multiprocessor, which make up a wave
 
 
 def candidates(x, forms):
-    """Those of `forms` (columns, threads, stream, ahead) that take rows of x [rows, columns]."""
+    """Those of `forms` (columns, threads, stream, ahead) that are compiled for the columns of x [rows, columns]."""
     if not x.is_cuda:
         return []
     return [{"threads": threads, "stream": stream, "ahead": ahead}

@@ -1,8 +1,8 @@
-"""Which form of the block-scaled GEMM a shape takes: the least time that a model gives.
+"""Chooses the form of the block-scaled GEMM for a shape: the one with the least time by a model.
 
-The model knows no shape. CTAs come in waves, of as many as find room; a wave takes the longer of its products and of
-what it reads, which is slower where too few bytes are on their way. Its constants are fitted to times on an H200 at
-1.755 GHz (docs/lab/gemm_and_experts_sm90.md).
+The model holds no table of shapes. CTAs run in waves, as many at a time as there is room for. A wave takes as long as
+its products or its reads, whichever is longer; reads are slower if too few bytes are on their way. Its constants are
+fitted to times on an H200 at 1.755 GHz (docs/lab/gemm_and_experts_sm90.md).
 """
 
 import functools
@@ -19,8 +19,8 @@ MOST_BLOCKS = 40  # of each, as there
 
 @dataclass(frozen=True)
 class Form:
-    """Of block_scaled_launch.cuh: rows and columns that a cluster does at a time, its CTAs, the bytes that a stage of
-    all of them brings, stages, cycles of a k block."""
+    """A form of block_scaled_launch.cuh: rows and columns that a cluster computes at a time, its CTAs, the bytes that a
+    stage of all of them loads, stages, cycles of a k block."""
 
     rows: int
     columns: int
@@ -34,7 +34,7 @@ FORMS = {0: Form(256, 256, 2, 128 * 512, 4, 1212.6), 1: Form(192, 256, 2, 128 * 
          2: Form(128, 128, 1, 128 * 256, 6, 654.3), 3: Form(64, 128, 1, 128 * 192, 6, 480.7),
          4: Form(128, 128, 2, 128 * 256, 6, 560.0)}
 FEW_ROWS, FEW_COLUMNS, FEW_STAGES, FEW_BLOCK = 64, 128, 4, 550.3
-# Cycles, bytes and bytes a cycle, of a CTA or multiprocessor where nothing else is said.
+# Cycles, bytes and bytes a cycle, of a CTA or multiprocessor unless something else is said.
 BEGIN = 4882     # until the first products
 END = 1277       # from a tile's last product until its output has left, without what follows
 OUT = 26.07      # bytes of output
@@ -84,7 +84,7 @@ def waves_of(form, m, n, blocks, count):
 
 
 def cycles(variant, m, n, k, count):
-    """Of one call on a GPU of `count` multiprocessors, as the model has it."""
+    """Cycles of one call on a GPU of `count` multiprocessors, by the model."""
     splits = FEW.get(variant)
     blocks = divided(k // BLOCK, splits or 1)
     units, end, loaded, waves = (waves_of_few(m, n, splits, blocks, count) if splits
@@ -107,7 +107,7 @@ def ranked(m, n, k, count):
 
 
 def rounded(m):
-    """Rows between which the choice makes no difference."""
+    """Rows, rounded so that numbers for which the choice is the same become one."""
     return divided(m, 8) * 8 if m <= 64 else divided(m, 64) * 64 if m <= MANY else 1 << (m - 1).bit_length()
 
 

@@ -1,4 +1,5 @@
-"""FP8 product with block scales in one Triton kernel: operands by TMA, a block of 128 along k scaled as it is added.
+"""FP8 product with block scales in one Triton kernel: operands are loaded by TMA, and each block of 128 along k is
+scaled when it is added.
 
 A program makes ROWS x 128 outputs; programs go down groups of GROUP tiles, so that those at work share both operands in
 L2. x_scale is read as it lies. The output has its tensor's type, rounded once.

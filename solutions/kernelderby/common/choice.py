@@ -1,9 +1,9 @@
-"""Which configuration a call uses, from what was measured on this GPU and, where that says little, a model of a time.
+"""Chooses a call's configuration from measurements on this GPU and, where these say little, from a model of the time.
 
 tuned.py's FOUND holds for each GPU a table, the best configuration of some keys, and the losses of configurations at
 measured shapes: how much longer each took than the best one there. A key of the table gets its configuration. Any other
-key gets the candidate of the least expected loss: a mean of its losses at the measured keys, which count the less the
-further they are, and of the loss that the model (`cost`) expects. The shape alone decides, never an earlier call.
+key gets the candidate with the least expected loss: a weighted mean of its losses at the measured keys, where nearer
+keys count more, and of the loss that the model (`cost`) expects. Only the shape decides, never an earlier call.
 """
 
 import functools
@@ -14,9 +14,9 @@ import torch
 
 # A key an octave further counts half as much. The model counts as a key at MODEL octaves.
 MODEL = 4
-UNKNOWN = 0.25  # the loss that is expected of a candidate which the model does not know, in log2 of a time
+UNKNOWN = 0.25  # the expected loss of a candidate that the model does not know, in log2 of a time
 BEHIND = 0.05  # the loss of a configuration at a key of the table, which names the best one alone
-RANK = 0.05  # without a model: how much more is expected of each candidate than of the one before it
+RANK = 0.05  # without a model: how much larger the expected loss of each candidate is than that of the one before it
 
 
 @functools.cache
@@ -57,8 +57,8 @@ def measured(entry):
 
 
 def least_loss(key, points, options, costs):
-    """The option of the least expected loss, of equals the first. points: of measured(). costs: log2 of each option's
-    time by the model, None where it does not know."""
+    """The option with the least expected loss; of equal ones the first. points: from measured(). costs: log2 of each
+    option's time by the model, None if it does not know the option."""
     least = min((cost for cost in costs if cost is not None), default=0.0)
     sums = [[2.0**-MODEL, 2.0**-MODEL * (UNKNOWN if cost is None else cost - least)] for cost in costs]
     names = [_frozen(config) for config in options]
@@ -76,8 +76,8 @@ class Choice:
     """choose(*inputs) -> configuration: a look-up for a shape that was seen before.
 
     found: FOUND of the solution's tuned.py. tuning_key(*inputs), candidates(*inputs), cost(config, *inputs): the
-    solution's; without a cost the order of the candidates is the model. The shape of the first input, a tensor,
-    decides, and what stands at the places `also` of the inputs, a number or a tensor's shape.
+    solution's functions; without a cost the order of the candidates is the model. What decides is the shape of the
+    first input, a tensor, and of each input at the places `also` the number or the tensor's shape.
     """
 
     def __init__(self, found, tuning_key, candidates, cost=None, also=()):
@@ -99,7 +99,7 @@ class Choice:
         return config
 
     def decide(self, table, points, *inputs):
-        """What a GPU with this table and these points gets."""
+        """The configuration for a GPU with this table and these points."""
         key = self.tuning_key(*inputs)
         if key in table:
             return table[key]

@@ -1,15 +1,16 @@
-"""What a solution takes, said once and checked at each call: shapes, types, device, contiguity, addresses.
+"""What a solution accepts, stated once and checked at each call: shapes, types, device, contiguity, addresses.
 
     check = contract.Contract("derby_rms_norm", hidden_states="bfloat16 num_tokens hidden_size",
                               weight="bfloat16 hidden_size", output="bfloat16 num_tokens hidden_size")
     layout = check(hidden_states, weight, output)
 
-What is none of that is a ValueError of one line that names the solution, the input and what is wrong; without it a
-kernel would read strangers' memory, or end the CUDA context. The layout is the same object for all calls of equal
-sizes, types and device: what depends on them alone is kept there (`config`).
+Anything else is a ValueError of one line that names the solution, the input and what is wrong. Without this check a
+kernel would read memory that is not its own, or end the CUDA context. The layout is the same object for all calls of
+equal sizes, types and device, so a solution keeps there what depends only on these (`config`).
 
-A layout that came twice in a row is compared in one call into torch, with what its compiler guards its graphs by; any
-other one is looked up. Beside that, a call costs the addresses of its tensors where they must be aligned.
+A layout that came twice in a row is compared by a single call into torch, by the means with which its compiler guards
+its graphs; any other layout is looked up. The only other cost of a call is reading the addresses of tensors that must
+be aligned.
 """
 
 import re
@@ -19,7 +20,7 @@ import torch
 
 try:
     from torch._C._dynamo.guards import TensorGuards
-except ImportError:  # no part of torch's interface: without it every layout is looked up
+except ImportError:  # not part of torch's public interface: without it every layout is looked up
     TensorGuards = None
 
 _layout = attrgetter("shape", "dtype", "device")
@@ -29,7 +30,7 @@ _MOST_GUARDED = 4
 
 
 class Layout:
-    """Sizes, types and device of a call that was right. config: for the solution to keep what it chose."""
+    """Sizes, types and device of a valid call. config: where the solution keeps its choice."""
 
     __slots__ = ("config", "device")
 
@@ -39,9 +40,9 @@ class Layout:
 
 class Contract:
     """name: of the solution. aligned: bytes that every address must be a multiple of. tensors, in the order of a call:
-    dtype and then for each axis a size or a name, of which each stands for one size. where: conditions between these
-    names ("wide == 2 * columns", "heads a multiple of groups"). on_current: the kernels are Triton's, which run on
-    torch's current GPU alone."""
+    dtype, then for each axis a size or a name; a name stands for the same size everywhere. where: conditions between
+    these names ("wide == 2 * columns", "heads a multiple of groups"). on_current: the kernels are Triton kernels, which
+    run only on torch's current GPU."""
 
     def __init__(self, name, aligned=1, where=(), on_current=False, **tensors):
         self.name, self.mask, self.where, self.on_current = name, aligned - 1, where, on_current

@@ -1,6 +1,6 @@
 """CUDA C++ beside a main.py: compiled with nvcc at first use, kept in the user's cache folder, called through ctypes.
 
-The library is named by a hash of its sources, its flags and the GPU's architecture, so an edited source never meets an
+The library is named by a hash of its sources, its flags and the GPU's architecture, so an edited source never runs an
 old library. Needs nvcc on the PATH, in $CUDA_HOME or in /usr/local/cuda at the first call ever.
 """
 
@@ -31,7 +31,7 @@ def find_nvcc():
 class CudaLibrary:
     """main: __file__ of the main.py that owns it. name: also of the library's C function, `<name>_run`, which returns a
     cudaError_t and takes `parameters` and then the stream. source: the .cu beside main.py, or a list that begins with
-    it: the headers that it includes are found."""
+    it; the headers that it includes are found by themselves."""
 
     def __init__(self, main, name, source, parameters):
         self.folder, self.name = Path(main).resolve().parent, name
@@ -48,8 +48,8 @@ class CudaLibrary:
         return names
 
     def build(self, architecture, folder=None):
-        """Path of the shared library for "90a", "100a" ...: compiled, unless the cache holds it. RuntimeError in one
-        line where nvcc is missing or fails. folder: of the cache, the user's by default."""
+        """Path of the shared library for "90a", "100a" ..., which is compiled unless the cache holds it. RuntimeError
+        in one line if nvcc is missing or fails. folder: of the cache, by default the user's."""
         flags = ["-O3", "-std=c++17", f"-gencode=arch=compute_{architecture},code=sm_{architecture}", "--shared",
                  "-Xcompiler", "-fPIC"]
         texts = [(self.folder / name).read_bytes() for name in self.sources]

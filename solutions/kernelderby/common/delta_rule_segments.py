@@ -13,11 +13,11 @@ UNCUT = 1 << 20
 
 @functools.cache
 def chunks_of_segment(chunks, sequences, heads, changes, processors):
-    """Chunks after which to cut sequences, or UNCUT: what takes the least time.
+    """After how many chunks to cut sequences so that the call takes the least time, or UNCUT.
 
-    chunks: of all sequences; heads: of each, two blocks' work; changes: blocks for what a segment changes of a head's
-    state. The first kernel carries each sequence's first segment and finds the changes of those between, the second
-    one carries all others.
+    chunks: of all sequences; heads: of each sequence, two blocks' work each; changes: blocks that compute how a segment
+    changes a head's state. The first kernel carries each sequence's first segment and computes the changes of the
+    segments between first and last; the second one carries all others.
     """
     def kernel(blocks, length):
         turns, others = divmod(blocks, processors)

@@ -2,10 +2,11 @@
 
 A chunk's corrections c follow from the state S at its start by c = T (v - exp(g) k S), with T = (1 + A)^-1 beta and
 A_ij = beta_i exp(g_i - g_j) k_i k_j for j < i. Its outputs are exp(g) q S + P c, with P_ij = exp(g_i - g_j) q_i k_j for
-j <= i. T and P need no state: the first kernel makes them for all chunks at once. The second carries the state over the
-chunks. Keys and queries stay as they are in the products: their lengths are factors of rows.
+j <= i. T and P need no state: the first kernel computes them for all chunks at once. The second one carries the state
+through the chunks. Keys and queries are not normalized before the products: their lengths are factors of rows.
 
-The chunks of all sequences have places in one list: sequence n's from offsets[n] // 64 + n on, and no two share one.
+The chunks of all sequences have places in one list: those of sequence n begin at offsets[n] // 64 + n, and no two
+chunks share a place.
 """
 
 import torch
@@ -34,8 +35,8 @@ def decay_of(a, dt_bias, A_log):
 
 @triton.jit
 def narrowed(x, WIDEN: tl.constexpr):
-    """x as an operand: bfloat16. WIDEN: float32, for Triton's interpreter, whose dot() takes bfloat16 for integers and
-    whose casts cut off where a GPU rounds to the nearest."""
+    """x as an operand: bfloat16. WIDEN: float32, for Triton's interpreter, whose dot() multiplies bfloat16 as integers
+    and whose casts truncate where a GPU rounds to the nearest."""
     if WIDEN:
         return x.to(tl.float32)
     return x.to(tl.bfloat16)
@@ -111,8 +112,8 @@ def derby_delta_rule_prepare_triton(A_log_ptr, a_ptr, dt_bias_ptr, q_ptr, k_ptr,
     between = tl.exp(tl.where(below, g[:, None] - g[None, :], 0.0)) * to_unit_k[None, :]
     scores = tl.where(below | same, tl.dot(q, tl.trans(k)) * between * to_unit_q[:, None], 0.0)
     system = tl.where(below, tl.dot(k, tl.trans(k)) * between * (beta * to_unit_k)[:, None], 0.0)
-    # (1 + A)^-1: of the 16 x 16 blocks on the diagonal by squares of A, of which the 16th power is zero; then blocks
-    # of 32 and 64, whose lower left quarter is - inverse quarter inverse.
+    # (1 + A)^-1: first the 16 x 16 blocks on the diagonal, by repeated squares of A, whose 16th power is zero; then
+    # blocks of 32 and 64, whose lower left quarter is - inverse quarter inverse.
     nearby = tl.where(rows[:, None] // 16 == rows[None, :] // 16, system, 0.0)
     inverse = tl.where(same, 1.0, 0.0) - nearby
     power = nearby
@@ -181,8 +182,9 @@ def derby_delta_rule_carry_triton(q_ptr, k_ptr, v_ptr, solve_ptr, within_ptr, fa
 
 
 def solve(A_log, a, dt_bias, q, k, v, b, initial_state, slots, offsets, output, final_state, key_major):
-    """All of it, in place where final_state is initial_state. offsets: first token of each sequence and the number of
-    tokens, or None: one sequence. key_major: a state lies [key_dim, value_dim], else [value_dim, key_dim]."""
+    """Runs the whole rule, in place if final_state is initial_state. offsets: first token of each sequence and the
+    number of tokens, or None for one sequence. key_major: a state lies [key_dim, value_dim], else [value_dim,
+    key_dim]."""
     if final_state.data_ptr() != initial_state.data_ptr():
         final_state.detach().copy_(initial_state.detach())
     (tokens, heads, value_dim), (q_heads, key_dim), sequences = v.shape, q.shape[1:], len(slots)

@@ -1,8 +1,8 @@
-"""Which form of the dense GEMM a call uses, and how many CTAs share a tile: the least time that a model gives.
+"""Chooses a call's form of the dense GEMM, and how many CTAs share a tile: those with the least time by a model.
 
-The model knows no shape. It counts what a multiprocessor multiplies and loads from L2, and what all of them read from
-memory; the slowest counts most. Its constants, and each form's pace over the model's, are fitted to times on an H200 at
-1.755 GHz (docs/lab/gemm_and_experts_sm90.md).
+The model holds no table of shapes. It counts what a multiprocessor multiplies and loads from L2, and what all of them
+read from memory; the slowest of these counts most. Its constants, and each form's pace relative to the model, are
+fitted to times on an H200 at 1.755 GHz (docs/lab/gemm_and_experts_sm90.md).
 """
 
 import functools
@@ -24,8 +24,8 @@ GROUP = 8           # units of rows whose tiles follow one another: they share b
 @dataclass(frozen=True)
 class Form:
     """As in dense_tiles.cuh: outputs of a tile, consumer warpgroups, stages, CTAs of a cluster, how many of their tiles
-    lie side by side (these share the rows' operand, those one below the other the columns'), whether a tile's output
-    leaves under the next tile's products, whether its rows are the weight's."""
+    lie side by side (these share the operand of the rows, those one below the other that of the columns), whether a
+    tile's output is stored while the next tile's products are computed, whether its rows are the weight's."""
 
     rows: int
     columns: int
@@ -61,13 +61,13 @@ FORMS = forms()
 
 @dataclass(frozen=True)
 class Rates:
-    """Cycles and bytes a cycle, of a multiprocessor where nothing else is said."""
+    """Cycles and bytes a cycle, of a multiprocessor unless something else is said."""
 
     products: float = 1992      # multiply-adds
     l2: float = 88.05           # bytes from L2
-    block: float = 268.4        # a block along k takes at least that: waiting, asking for the next product
-    pairs: float = 0.9415       # of which two CTAs of a multiprocessor do so many at a time
-    idle: float = 0.3508        # how much faster a block is where all multiprocessors but one stand idle: a share
+    block: float = 268.4        # a block along k takes at least this: waiting, starting the next product
+    pairs: float = 0.9415       # how many of these two CTAs of a multiprocessor do at a time
+    idle: float = 0.3508        # how much faster a block is if all multiprocessors but one are idle: a share
     memory: float = 2702        # bytes from memory, of the whole GPU
     dirty: float = 0.5315       # bytes written back for each of the first that L2 takes in
     thin: float = 0.4205        # how much too few bytes on their way slow memory down: a power
@@ -75,7 +75,7 @@ class Rates:
     power: float = 2.442        # of several times that overlap the longest counts most: a power mean
     begin: float = 3569         # until a CTA's first products: the launch, barriers, tensor maps, the first load
     cluster: float = 501.5      # what CTAs of a cluster wait for each other at both ends
-    again: float = 1627         # begin for a CTA that follows another on its place
+    again: float = 1627         # `begin` of a CTA that follows another one on its place
     end: float = 1300           # from a tile's last product until its output has left, where nothing hides it
     out: float = 32.01          # bytes of output, as they leave at the end
     hidden_end: float = 1105    # the same where the next tile's products hide it
@@ -98,8 +98,8 @@ def divided(a, b):
 
 
 def fits(form, splits, problem):
-    """Whether the kernel has this form for the problem: what start() in dense_launch.cuh refuses. Multipliers that come
-    between the next tile's products come too slowly."""
+    """Whether the kernel takes this form for the problem: not what start() in dense_launch.cuh refuses, nor a
+    multiplier with a form that loads it between the next tile's products, which is too slow."""
     if form.later and problem.beside:
         return False
     shared = form.cluster == 1 and not form.later and form.sums <= 104
@@ -107,7 +107,7 @@ def fits(form, splits, problem):
 
 
 def cycles(form, splits, problem, multiprocessors, rates):
-    """Of one call, as the model has it."""
+    """Cycles of one call, by the model."""
     m, n, k_blocks = problem.m, problem.n, divided(problem.k, BLOCK)
     high, wide = (n, m) if form.turned else (m, n)
     down, across = divided(high, form.rows), divided(wide, form.columns)
@@ -121,7 +121,8 @@ def cycles(form, splits, problem, multiprocessors, rates):
     def overlapping(*times):
         return sum(time**rates.power for time in times) ** (1 / rates.power)
 
-    # CTAs come in waves, of as many as find room; those of the last wave are spread over the multiprocessors.
+    # CTAs run in waves, as many at a time as there is room for; those of the last wave are spread over the
+    # multiprocessors.
     size = form.cluster * splits
     places = max(multiprocessors * PLACED[size - 1] // PLACED[0] // size * size, size)
     waves, rest = divmod(ctas, places * form.resident)
@@ -131,10 +132,10 @@ def cycles(form, splits, problem, multiprocessors, rates):
     block *= form.pace * (1 - rates.idle * (1 - ctas / (places * turns)))
     join = rates.join + tile * 4 * (splits - 1) / splits / rates.joined if splits > 1 else 0.0
     last = rates.end + tile * (2 + problem.beside) / splits / rates.out + join
-    # Between two tiles of a CTA that stays; between two CTAs of one place where each has a tile.
+    # The time between two tiles of a CTA that stays, or between two CTAs on one place if each has a single tile.
     between = rates.hidden_end if form.later and not alone else last + (rates.again if alone else 0.0)
     ends = (turns - 1) * between / form.resident
-    # Memory: everything once; slower where too few bytes are on their way.
+    # Memory: everything is read once, more slowly if too few bytes are on their way.
     moved = 2 * (m * problem.k + n * problem.k + m * n) + problem.beside * m * n
     moved += rates.dirty * min(moved, L2)
     stage = 128 * (a + b) * min(form.stages, blocks) / form.cluster
@@ -148,8 +149,8 @@ def cycles(form, splits, problem, multiprocessors, rates):
 
 @functools.lru_cache(4096)
 def ranked(problem, multiprocessors, rates=Rates()):
-    """(number of the form, splits), the one with the least cycles first. Tiles are shared while that gives no
-    multiprocessor a third CTA."""
+    """(number of the form, splits), the one with the least cycles first. Tiles are shared only if no multiprocessor
+    gets a third CTA by it."""
     every = []
     for number, form in enumerate(FORMS):
         high, wide = (problem.n, problem.m) if form.turned else (problem.m, problem.n)
@@ -164,19 +165,19 @@ def multiprocessors(device):
 
 
 def configs(x, weight, beside=0):
-    """Those worth trying, the model's choice first. beside: bytes that are read for each output. Any, where there is
-    nothing to multiply."""
+    """Configurations worth trying, the model's choice first. beside: bytes that are read for each output. Any
+    configuration if there is nothing to multiply."""
     problem = Problem(max(x.shape[0], 1), max(weight.shape[0], 1), max(x.shape[1], 1), beside)
     order = ranked(problem, multiprocessors(x.device))[:8]
     return [{"form": form, "splits": splits, "group": GROUP} for form, splits in order]
 
 
 def run_with(library, config, x, weight, *others):
-    """others: what follows x and the weight; the output is the last of them."""
+    """others: the arguments after x and the weight; the output is the last of them."""
     (m, k), n = x.shape, weight.shape[0]
     if m == 0 or n == 0:
         return
-    if k == 0 or k % ALIGNED:  # two launches more, where rows cannot be loaded as they lie
+    if k == 0 or k % ALIGNED:  # two launches more, if rows cannot be loaded as they lie
         x, weight = (torch.nn.functional.pad(rows, (0, -k % ALIGNED or ALIGNED)) for rows in (x, weight))
     library(x.device, x, weight, *others, m, n, x.shape[1], config["form"], config["group"], config["splits"],
             multiprocessors(x.device))

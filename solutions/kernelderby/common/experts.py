@@ -7,7 +7,7 @@ import torch
 
 from . import workspaces
 
-MOST_EXPERTS = 256   # as in experts_schedule.cuh; more, and widths that 8 does not divide, go to experts_triton.py
+MOST_EXPERTS = 256   # as in experts_schedule.cuh; experts_triton.py takes more, and widths that 8 does not divide
 PIECE_FLOATS = 256   # of a stream-K piece, for each row of a tile
 
 
@@ -22,7 +22,7 @@ class Call(ctypes.Structure):
 
 
 class Experts:
-    """library: CudaLibrary whose C function takes a Call. most_rows: the largest tile's. dtype: of what stands between
+    """library: CudaLibrary whose C function takes a Call. most_rows: of the largest tile. dtype: of the values between
     the GEMMs."""
 
     def __init__(self, library, most_rows, dtype):
@@ -32,7 +32,7 @@ class Experts:
                                               torch.float32, torch.float32)
 
     def _workspace(self, pairs, hidden, intermediate, stores, ctas, device):
-        """Whose addresses are `arrived` and then those of Call from `starts` to `partial`."""
+        """The buffers of Call: `arrived`, then those from `starts` to `partial`."""
         scales = -(-intermediate // 128) if self.dtype.itemsize == 1 else 0
         return self.workspace(device, ctas, MOST_EXPERTS + 1, 2 * pairs, pairs, pairs * stores * hidden,
                               pairs * intermediate, pairs * scales, ctas * self.most_rows * PIECE_FLOATS)
@@ -40,8 +40,9 @@ class Experts:
     def __call__(self, config, hidden_states, hidden_states_scale, gate_up_weight, gate_up_weight_scale, down_weight,
                  down_weight_scale, topk_ids, topk_weights, output):
         """Shapes as in the definitions, all contiguous and at addresses that 16 divides; scales None in bf16. config:
-        variant, of kernel.cu's; slab, blocks of 256 columns of the output that are worked on at a time (0: all);
-        stores, whether the second GEMM stores a row for each pair, which a last kernel sums, or adds to the output."""
+        variant, one of kernel.cu's; slab, how many blocks of 256 columns of the output are computed at a time (0: all);
+        stores, whether the second GEMM stores a row for each pair, to be summed by a last kernel, or adds to the
+        output."""
         tokens, hidden = hidden_states.shape
         experts, _, intermediate = down_weight.shape
         top_k = topk_ids.shape[1]

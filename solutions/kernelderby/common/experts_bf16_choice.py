@@ -1,4 +1,5 @@
-"""Which variant of the bf16 experts (experts_bf16_variants.cuh) a shape takes, and whether rows are stored or added."""
+"""Chooses the variant of the bf16 experts (experts_bf16_variants.cuh) for a shape, and whether rows are stored or
+added."""
 
 # The variants by their numbers: (pairs a tile at most, whether pairs are wgmma's M, pairs up to which the GEMMs
 # sort for themselves, 0: never).
@@ -10,16 +11,16 @@ STORING = (MANY, MORE, WIDE)  # those whose second GEMM can store by pair
 
 
 def _order(pairs, num_experts, intermediate):
-    """(variants worth trying, whether the second GEMM had better store), by the pairs that an expert has where all have
-    as many; as measured on an H200 (docs/lab). Adding float32 rows goes at 2 TB/s; storing costs a
-    kernel and two bytes a value there and back."""
+    """(variants worth trying, whether the second GEMM should store), by the pairs of an expert if all have the same
+    number, as measured on an H200 (docs/lab). Float32 rows are added at 2 TB/s; storing costs one more kernel, and
+    writing and reading two bytes a value."""
     average = pairs / num_experts
     stores = intermediate < 1024
     if pairs <= VARIANTS[FEW][2] and average <= 8:
         return (FEW, SOME), False
     if pairs <= VARIANTS[SOME_SORTING][2] and (average <= 200 or not stores):
         return _sorting_order(pairs, average, intermediate), False
-    if average <= 48:  # tiles of 128 from 33 on, for routings where a few experts have all: even ones lose 1 % by it
+    if average <= 48:  # from 33 on 128, for routings where a few experts have all pairs; even ones lose 1 %
         return ((SOME, MANY) if average <= 32 else (MANY, SOME)), False
     if average <= 110:
         return (MANY, MORE), stores
@@ -27,9 +28,9 @@ def _order(pairs, num_experts, intermediate):
 
 
 def _sorting_order(pairs, average, intermediate):
-    """Of variants that sort for themselves. A tile too small for an expert's pairs costs it half as much again: so 80
-    where an even routing fits in nine draws of ten, but not where skewed ones lose more by three tiles instead of two
-    than even ones gain; 192 while an even routing's largest expert fits."""
+    """The order of variants that sort for themselves. An expert whose pairs do not fit into one tile costs half as much
+    again. So 80 is first if an even routing fits in nine draws of ten, unless skewed routings lose more by three tiles
+    instead of two than even ones gain; 192 is first as long as an even routing's largest expert fits."""
     if average <= 32:
         return SOME_SORTING, MANY_SORTING
     if pairs <= VARIANTS[EIGHTY_SORTING][2] and (average <= 40 or (57 <= average <= 64 and intermediate <= 2048)):
@@ -42,7 +43,7 @@ def _sorting_order(pairs, average, intermediate):
 
 
 def tuning_key(hidden_states, gate_up_weight, down_weight, topk_ids, topk_weights):
-    """With the answer of _order(), as it depends on more than the size's power of two."""
+    """Holds the answer of _order() too, which depends on more than the size's power of two."""
     num_experts, hidden, intermediate = down_weight.shape
     tokens, top_k = topk_ids.shape
     order, stores = _order(topk_ids.numel(), num_experts, intermediate)

@@ -8,8 +8,8 @@
 5. experts_sum       sums each token's rows, in the order of its experts.
 
 A program multiplies two blocks of 128 weight rows with the same pairs: gate and up in the first GEMM, two neighbours in
-the second. SWAP: out^T = W x^T, so that weight rows are the M of the tensor core instruction and the pairs its N; an
-expert with few pairs wastes little. Work is persistent: tiles are dealt out in turn, expert by expert, the blocks of
+the second. SWAP: out^T = W x^T, so that weight rows are the M of the tensor core instruction and the pairs its N, and
+an expert with few pairs wastes little. Work is persistent: tiles are dealt out in turn, expert by expert, the blocks of
 pairs fastest, so that neighbours share weights.
 
 Kept between calls: compiled kernels, and a workspace whose counters every call leaves at zero.
@@ -212,7 +212,7 @@ _compiled = {}
 
 @functools.cache
 def workspace(dtype):
-    """Of the counts, zeros between calls, and then slots, order, act, act_scale and pair_out. dtype: of act."""
+    """The counts, which are zero between calls, then slots, order, act, act_scale and pair_out. dtype: of act."""
     return workspaces.Workspace(torch.int32, torch.int32, dtype, torch.float32, torch.bfloat16)
 
 
@@ -220,7 +220,7 @@ def launch(calls, compiled_for, stream):
     """Launches (kernel, grid, arguments, options) one after another; `compiled_for`: device, and whether the inputs'
     addresses are multiples of 16, which Triton compiles for.
 
-    Compiled kernels go straight to their launchers, and all preparation comes before the first launch: of few tokens
+    Compiled kernels go straight to their launchers, and all preparation comes before the first launch: with few tokens
     the kernels take less time than Triton's launch path, and the GPU would wait for the host."""
     if not isinstance(calls[0][0], triton.JITFunction):  # the interpreter
         for kernel, grid, arguments, options in calls:
@@ -243,12 +243,12 @@ def launch(calls, compiled_for, stream):
 
 
 def pairs_a_tile(pairs, num_experts):
-    """By the pairs that an expert has where all have as many."""
+    """Chosen by the pairs of an expert if all have the same number."""
     return next((size for size in (16, 32, 64) if 1.25 * pairs / num_experts <= size), 128)
 
 
 def tile_of(size, programs, stages, warps):
-    """What run() takes for one GEMM with so many pairs a tile."""
+    """The argument of run() for one GEMM with this number of pairs a tile."""
     return programs, dict(BLOCK_M=size, SWAP=size <= 64, NUM_STAGES=stages, num_warps=warps)
 
 
@@ -262,7 +262,7 @@ def run_any(hidden_states, hidden_states_scale, gate_up_weight, gate_up_weight_s
 
 
 def _run_padded(tiles, hidden_states, gate_up_weight, down_weight, topk_ids, topk_weights, output):
-    """bf16 rows that are no multiples of 16 bytes, which TMA asks for: copies of all weights at each call."""
+    """For bf16 rows that are not multiples of 16 bytes, as TMA needs them: copies all weights at each call."""
     (tokens, hidden), intermediate = hidden_states.shape, down_weight.shape[2]
     more, between, pad = -hidden % 8, -intermediate % 8, torch.nn.functional.pad
     gate_up = pad(gate_up_weight.unflatten(1, (2, intermediate)), (0, more, 0, between)).flatten(1, 2)

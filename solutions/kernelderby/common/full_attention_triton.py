@@ -1,7 +1,7 @@
-"""Full attention over packed sequences in Triton, of any head size: a tile of one head's queries a program.
+"""Full attention over packed sequences in Triton, of any head size: each program takes a tile of one head's queries.
 
-Which sequence a tile belongs to, its program finds in cu_seqlens_q: every sequence gets one tile more than its share of
-the tokens, so the grid needs no number that only the GPU knows.
+It finds the tile's sequence in cu_seqlens_q. Every sequence gets one tile more than its share of the tokens, so the
+grid needs no number that only the GPU knows.
 """
 
 import triton
@@ -70,7 +70,7 @@ def candidates(query, key, value, cu_seqlens_q, cu_seqlens_k, max_seqlen, sm_sca
     for rows, tile, warps, stages in ((128, 64, 8, 3), (128, 128, 8, 2), (64, 64, 4, 3), (64, 128, 4, 2),
                                       (128, 32, 8, 3), (64, 32, 4, 3), (32, 64, 4, 3)):
         rows = max(16, min(rows, power_of_two(max_seqlen)))
-        if query.shape[2] > 128:  # of both parts of the output and two stages of keys, so much fits
+        if query.shape[2] > 128:  # of both parts of the output and two stages of keys: as much as fits
             tile, stages = min(tile, 64), 2
         if query.shape[2] > 256:
             rows, tile = min(rows, 32), 32

@@ -31,7 +31,8 @@ def attend(library, query, cache, context_lens, block_table, longest, sm_scale, 
     blocks, slots, _ = cache.shape
     head_blocks, rows = -(-heads // HEADS), -(-min(heads, HEADS) // 16) * 16
     workers = max(multiprocessors(query.device) // head_blocks, 1)
-    # Torch's allocator, in each call: calls on other streams get other memory, a capture that of its graph.
+    # Taken from torch's allocator in each call, so calls on other streams get other memory, and a capture gets its
+    # graph's.
     floats = head_blocks * workers * 2 * rows * (LATENT + 2) + workers
     space = torch.empty(floats, dtype=torch.float32, device=query.device)
     table, columns = (0, 0) if block_table is None else (block_table, block_table.shape[1])
@@ -40,5 +41,5 @@ def attend(library, query, cache, context_lens, block_table, longest, sm_scale, 
 
 
 def aligned(tensor):
-    """The tensor where its address is a multiple of 16, else a copy."""
+    """The tensor if its address is a multiple of 16, else a copy."""
     return tensor if tensor.data_ptr() % 16 == 0 else tensor.clone()

@@ -1,7 +1,7 @@
 """Causal attention over a paged cache in Triton, of any head size: prefill and decode in one kernel.
 
 A program takes the query heads of one key head for some tokens of one sequence, as rows of one tile, over that
-sequence's keys in tiles. Where there are few programs and much context, each tile's keys go to several programs, and a
+sequence's keys in tiles. If there are few programs and much context, each tile's keys go to several programs, and a
 second kernel puts their parts together.
 """
 
@@ -21,7 +21,7 @@ def derby_unified_attention(query, key_cache, value_cache, cu_seqlens, seq_lens,
                             HEAD_DIM: tl.constexpr, FIRST: tl.constexpr, SECOND: tl.constexpr, PAGE: tl.constexpr,
                             ROWS: tl.constexpr, TILE: tl.constexpr, SPLITS: tl.constexpr):
     """partial float32 [SPLITS, num_tokens, heads, head_dim], extremes float32 [2, SPLITS, num_tokens, heads]: sums of
-    weighted values, the highest score and the sum of the weights of each part; looked at where SPLITS > 1."""
+    weighted values, the highest score and the sum of the weights of each part; used only if SPLITS > 1."""
     TOKENS: tl.constexpr = ROWS // GROUP
     HEADS: tl.constexpr = GROUP * KV_HEADS
     kv_head = tl.program_id(0)
@@ -88,7 +88,8 @@ def derby_unified_attention(query, key_cache, value_cache, cu_seqlens, seq_lens,
 @triton.jit(do_not_specialize=["heads"])
 def derby_unified_attention_join(partial, extremes, output, heads, HEAD_DIM: tl.constexpr, COLUMNS: tl.constexpr,
                                  SPLITS: tl.constexpr):
-    """One head of one token a program. heads: of all tokens together. COLUMNS: power of two, at least HEAD_DIM."""
+    """Each program takes one head of one token. heads: of all tokens together. COLUMNS: power of two, at least
+    HEAD_DIM."""
     head = tl.program_id(0).to(tl.int64)
     split = tl.arange(0, SPLITS)
     highest = tl.load(extremes + split * tl.cast(heads, tl.int64) + head)
@@ -121,7 +122,7 @@ def candidates(query, key_cache, value_cache, cu_seqlens_q, seq_lens, block_tabl
         (64, 32, 4, 3), (32, 64, 4, 3), (16, 64, 4, 3), (16, 128, 4, 3),
     ):
         rows = max(min(rows, wanted), least)
-        if head_dim > 128:  # of both parts of the output and two stages of keys, so much fits
+        if head_dim > 128:  # of both parts of the output and two stages of keys: as much as fits
             tile, stages = min(tile, 64), 2
         if head_dim > 256:
             rows, tile = max(min(rows, 32), least), 32

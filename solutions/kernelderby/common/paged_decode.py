@@ -1,7 +1,8 @@
-"""Decode attention over a paged cache, the host's side of paged_decode.cu and paged_decode_long.cu: one launch, by
-estimated times: blocks or clusters of them for each context, or equal stretches of all pages for the multiprocessors.
+"""Decode attention over a paged cache, the host's side of paged_decode.cu and paged_decode_long.cu: one launch.
 
-A context includes the query's own token. Any head_dim: above 256 and at sizes that 8 does not divide in other forms.
+Each context gets a block or a cluster of blocks, or each multiprocessor gets an equal stretch of all pages; estimated
+times decide. A context includes the query's own token. Any head_dim is taken; above 256, and at sizes that 8 does not
+divide, in other forms.
 """
 
 import functools
@@ -32,8 +33,8 @@ def processors(device):
 
 
 def sizes(query, key_cache, max_context_len):
-    """(blocks without splits, pages of the longest context), both at least 1; pages up to a sixteenth of an octave, so
-    that a growing context does not ask for a choice at each step."""
+    """(blocks without splits, pages of the longest context), both at least 1; pages are rounded up to a sixteenth of an
+    octave, so that a growing context does not need a new choice at each step."""
     kv_heads = key_cache.shape[2]
     group = query.shape[1] // kv_heads
     heads = 16 if group > 8 and query.shape[2] <= 128 else 8  # of a block, as in paged_decode.cu
@@ -53,11 +54,10 @@ def tuning_key(query, key_cache, value_cache, block_table, context_lens, max_con
 
 
 def candidates(query, key_cache, value_cache, block_table, context_lens, max_context_len, sm_scale):
-    """splits: blocks that share a context; warps: of a block, each at a page at a time; sliced: whether each block
-    reads all keys and a slice of the values, or some pages, in a cluster. Or together: key heads of a multiprocessor,
-    each of which has an equal stretch of all pages.
-
-    By estimated time; of up to 8 pages first what for_short_contexts() says.
+    """Either splits: blocks that share a context; warps: of a block, each with a page at a time; sliced: whether each
+    block of a cluster reads all keys and a slice of the values, rather than some pages. Or together: key heads of a
+    multiprocessor, where each multiprocessor has an equal stretch of all pages. Ordered by estimated time; for up to 8
+    pages the choice of for_short_contexts() comes first.
     """
     units, pages = sizes(query, key_cache, max_context_len)
     head_dim, group = query.shape[2], query.shape[1] // key_cache.shape[2]
@@ -88,10 +88,10 @@ def estimated(query, key_cache, max_context_len):
 
 
 def for_short_contexts(units, pages, group, head_dim, page_each):
-    """What the H200 showed for up to 8 pages: a warp for each where the GPU holds them all at once, over as many
-    multiprocessors as there are, sliced where these are too few for 8 to a context and groups are large or keys
-    small; a warp for each context where contexts fill the GPU twice; else blocks of 4 warps, three to a
-    multiprocessor, or of 8, one to each."""
+    """What was fastest on the H200 for up to 8 pages. If the GPU holds all pages at once: a warp for each page, over
+    all multiprocessors, sliced if these are too few for 8 a context and groups are large or keys small. If contexts
+    fill the GPU twice: a warp for each context. Else blocks of 4 warps, three on a multiprocessor, or of 8, one on
+    each."""
     sliced = 0
     if page_each and (units < 16 * SMS if pages <= 4 else units * pages <= SMS * MOST_WARPS):
         parts = power(pages)
@@ -111,7 +111,8 @@ def for_short_contexts(units, pages, group, head_dim, page_each):
 
 
 def padded(tensor):
-    """Heads of a multiple of 8 values, at an address that is a multiple of 16: the tensor itself where it is so."""
+    """The tensor with heads of a multiple of 8 values, at an address that is a multiple of 16: itself if it is so
+    already."""
     if tensor.shape[-1] % 8 == 0 and tensor.data_ptr() % VECTOR == 0:
         return tensor
     return torch.nn.functional.pad(tensor, (0, -tensor.shape[-1] % 8)).clone()

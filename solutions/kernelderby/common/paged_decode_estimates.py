@@ -1,12 +1,12 @@
-"""How long the forms of paged decode take, in microseconds, from sizes that the host knows.
+"""Estimates how long the forms of paged decode take, in microseconds, from sizes that the host knows.
 
-Clusters (paged_decode.cu): what a warp waits for, page after page, and sends, once for each round of clusters that fit
-on the GPU together; or the cache's way from memory, if that takes longer; and before and after that a start and the
-adding up of all warps' parts. Stretches (paged_decode_long.cu): a start, the cache's way from memory, parts of
-neighbours. Constants: NVIDIA H200, 2026-11-24, calls as CUDA graphs behind an L2 flush, 32 sizes of 1 to 256 sequences,
-1 to 8 key heads, 256 to 65,536 tokens, equal and ragged, 12 to 15 forms of each; least squares of logarithms and of
-what a wrong choice costs. On these same sizes what they choose takes 2.0 % more than the best in the mean, 17 % at
-worst.
+Clusters (paged_decode.cu): for each round of clusters that fit on the GPU together, the time in which a warp waits for
+its pages, one after the other, and sends its part, or the time to read the cache from memory, if that is longer; in
+addition a start, and the time to add all warps' parts. Stretches (paged_decode_long.cu): a start, the time to read the
+cache from memory, the parts of neighbours. Constants: NVIDIA H200, 2026-11-24, calls as CUDA graphs behind an L2 flush,
+32 sizes of 1 to 256 sequences, 1 to 8 key heads, 256 to 65,536 tokens, equal and ragged, 12 to 15 forms of each; fitted
+by least squares of logarithms and of the cost of a wrong choice. On these same sizes the chosen forms take 2.0 % longer
+than the best ones in the mean, and 17 % at worst.
 """
 
 from math import ceil, log2

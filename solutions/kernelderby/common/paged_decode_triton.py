@@ -7,7 +7,7 @@ import triton.language as tl
 
 from . import split_context
 
-ROWS = 16  # query heads of a program, what a product of the tensor cores takes at the least
+ROWS = 16  # query heads of a program, the least that a product of the tensor cores takes
 
 
 @triton.jit

@@ -1,11 +1,11 @@
-"""What operators on rows share: tiles of rows in registers, and how a configuration is chosen and launched.
+"""Shared by operators on rows: tiles of rows in registers, and how a configuration is chosen and launched.
 
 A row [COLUMNS] is read once, in CHUNKS pieces of CHUNK columns, kept in registers as a tuple of tensors [ROWS, CHUNK],
-reduced and written. CHUNK decides how many threads share a row: with 16-byte accesses of 2-byte numbers 256 columns
-are one warp's, so that a row of 2048 in pieces of 256 needs no barrier at all, and in one piece of 2048 eight warps.
-COLUMNS that are no power of two (1152 = 9 * 128, 5120 = 5 * 1024) waste no lane where CHUNK divides them. A row of more
-than MOST_PARTS pieces stays in memory: it is read once to be reduced and, mostly from the second-level cache, once more
-to be written.
+reduced and written. CHUNK decides how many threads share a row: with 16-byte accesses of 2-byte numbers a warp holds
+256 columns, so a row of 2048 in pieces of 256 needs no barrier at all, while in one piece of 2048 it needs eight warps.
+COLUMNS that are not a power of two (1152 = 9 * 128, 5120 = 5 * 1024) waste no lane if CHUNK divides them. A row of more
+than MOST_PARTS pieces stays in memory: it is read once to be reduced, and once more, mostly from the second-level
+cache, to be written.
 
 A configuration is a dict:
     rows, chunk    the tile of one program; rows = 0: `chunk` numbers of the output, wherever rows begin and end
@@ -26,10 +26,10 @@ import triton.language as tl
 
 VECTOR = 8  # 2-byte numbers of one 16-byte access
 WARP = 32 * VECTOR  # columns that a warp reads at once
-MOST_VECTORS = 9  # of one thread and one tensor: with more of them registers run out
+MOST_VECTORS = 9  # of one thread and one tensor; with more, registers run out
 MOST_PARTS = tl.constexpr(9)  # of a row in registers
 THREADS = 1536  # of a multiprocessor, about what fits with 40 registers each
-AT_ONCE = 64 * 1024  # bytes that a multiprocessor has on their way: what is smaller is bound by latency
+AT_ONCE = 64 * 1024  # bytes that a multiprocessor has on their way; with fewer, latency is the limit
 MOST = 12  # candidates of one shape
 WARP_COUNTS = (1, 2, 4, 8, 16)
 CHUNKS = (128, 256, 512, 1024, 2048, 4096)
@@ -48,7 +48,7 @@ def load_part(pointer, part: tl.constexpr, rows_left, COLUMNS: tl.constexpr, STR
 @triton.jit
 def load_tile(pointer, chunk, rows_left, COLUMNS: tl.constexpr, STRIDE: tl.constexpr, ROWS: tl.constexpr,
               CHUNK: tl.constexpr, STREAM: tl.constexpr):
-    """load_part of a part that is only known when it runs."""
+    """load_part of a part whose number is known only at run time."""
     return _load(pointer, chunk, rows_left, COLUMNS, STRIDE, ROWS, CHUNK, STREAM, COLUMNS % CHUNK != 0)
 
 
@@ -62,7 +62,7 @@ def store_part(pointer, values, part: tl.constexpr, rows_left, COLUMNS: tl.const
 @triton.jit
 def store_tile(pointer, values, chunk, rows_left, COLUMNS: tl.constexpr, STRIDE: tl.constexpr, ROWS: tl.constexpr,
                CHUNK: tl.constexpr, STREAM: tl.constexpr):
-    """store_part of a part that is only known when it runs."""
+    """store_part of a part whose number is known only at run time."""
     _store(pointer, values, chunk, rows_left, COLUMNS, STRIDE, ROWS, CHUNK, STREAM, COLUMNS % CHUNK != 0)
 
 
@@ -113,8 +113,8 @@ def load_rows(pointer, rows_left, COLUMNS: tl.constexpr, ROWS: tl.constexpr, CHU
 
 @triton.jit
 def load_vector(pointer, COLUMNS: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr):
-    """A weight [COLUMNS], once for each row of the tile: the same threads hold the same columns as in load_rows, so
-    that nothing is exchanged. In the pointer's type; the reads are out of the first-level cache but for the first."""
+    """A weight [COLUMNS], repeated for each row of the tile, in the pointer's type. Threads hold the same columns as in
+    load_rows, so nothing is exchanged; all reads but the first come from the first-level cache."""
     parts = ()
     for part in tl.static_range((COLUMNS + CHUNK - 1) // CHUNK):
         parts = parts + (load_part(pointer, part, ROWS, COLUMNS, 0, ROWS, CHUNK, ""),)
@@ -163,7 +163,7 @@ def multiply(left, right, COUNT: tl.constexpr):
 
 @triton.jit
 def centre(parts, COLUMNS: tl.constexpr, COUNT: tl.constexpr, CHUNK: tl.constexpr):
-    """The rows less their means; what lies behind a row stays zero."""
+    """The rows minus their means; values behind the end of a row stay zero."""
     total = parts[0]
     for part in tl.static_range(1, COUNT):
         total += parts[part]
@@ -180,7 +180,7 @@ def centre(parts, COLUMNS: tl.constexpr, COUNT: tl.constexpr, CHUNK: tl.constexp
 
 @triton.jit
 def silu(x):
-    """x * sigmoid(x); NaN at minus infinity, as the product is."""
+    """x * sigmoid(x); NaN at minus infinity, like the product."""
     return x / (1.0 + tl.exp2(x * -1.4426950408889634))
 
 
@@ -195,8 +195,8 @@ def sum_of_squares(parts, COUNT: tl.constexpr):
 
 @triton.jit
 def largest_magnitude(parts, COUNT: tl.constexpr):
-    """[ROWS] of a tuple of COUNT [ROWS, CHUNK] float32. NaN where a row holds one: compared are the bits without the
-    sign, which order as the magnitudes do, with NaN above infinity."""
+    """[ROWS] of a tuple of COUNT [ROWS, CHUNK] float32. NaN if a row holds one: the bits without the sign are compared;
+    their order is that of the magnitudes, with NaN above infinity."""
     largest = magnitude(parts[0])
     for part in tl.static_range(1, COUNT):
         largest = tl.maximum(largest, magnitude(parts[part]))
@@ -211,7 +211,7 @@ def magnitude(values):
 
 @triton.jit
 def fp8_scale(largest, eps):
-    """[ROWS] largest magnitudes -> the scale of e4m3 codes and the factor that makes codes of values. NaN stays."""
+    """[ROWS] largest magnitudes -> the scale of e4m3 codes and the factor that turns values into codes. NaN stays."""
     largest = tl.maximum(largest, eps, propagate_nan=tl.PropagateNan.ALL)
     return largest * (1.0 / 448.0), 448.0 / largest
 
@@ -226,7 +226,8 @@ def store_scales(pointer, scales, rows_left, ROWS: tl.constexpr):
 
 @functools.cache
 def _device(index):
-    """(name, multiprocessors) of a GPU; of the CPU, where Triton interprets, few enough to meet every branch."""
+    """(name, multiprocessors) of a GPU; for the CPU, where Triton interprets, a number small enough to reach every
+    branch."""
     if index is None:
         return "CPU", 2
     properties = torch.cuda.get_device_properties(index)
@@ -243,13 +244,14 @@ def up_to(number):
 
 
 def middle(rows):
-    """What stands for all numbers of rows with one up_to(): a tuning key has one list of candidates."""
+    """The number that stands for all numbers of rows with the same up_to(), so that a tuning key has one list of
+    candidates."""
     return max(1, 3 * up_to(rows) // 4) if rows else 0
 
 
 def launch(kernel, config, rows, tiles_of_a_row, tensors, scalars, **constants):
-    """One launch over `rows` rows, the first tensor's device being the current one. No launch for no row. A grid has up
-    to 2^31 - 1 programs in this dimension; offsets behind 2^31 numbers are the kernels' to widen."""
+    """One launch over `rows` rows, with the first tensor's device as the current one; none if there is no row. A grid
+    has up to 2^31 - 1 programs in this dimension; kernels must widen offsets beyond 2^31 numbers themselves."""
     if config["rows"]:
         tiles = triton.cdiv(rows, config["rows"]) * tiles_of_a_row
     else:
@@ -264,7 +266,7 @@ def launch(kernel, config, rows, tiles_of_a_row, tensors, scalars, **constants):
 
 def row_candidates(rows, columns, sm_count, tensors=1, held=0):
     """Configurations for operators that reduce rows, best guess first. tensors: inputs that are read together; held:
-    tensors that lie in registers together, where that is more."""
+    tensors that are in registers together, if these are more."""
     rows, columns, held = middle(rows), max(columns, 1), max(held, tensors)
     tiles = []
     for chunk in CHUNKS:
@@ -276,15 +278,15 @@ def row_candidates(rows, columns, sm_count, tensors=1, held=0):
                 together = max(1, warps * WARP // chunk)  # rows that a program's threads cover at once
                 tiles += [(chunk, warps, together * repeat, chunks * repeat) for repeat in (1, 2, 4, 8)
                           if repeat == 1 or (warps <= 4 and chunks * repeat * held <= MOST_VECTORS)]
-    if not tiles:  # rows stay in memory: what is measured of rows in registers says nothing of these
+    if not tiles:  # rows stay in memory: measurements of rows in registers say nothing about these
         return [{"rows": 1, "chunk": chunk, "warps": warps, "stages": 0, "per_sm": 0, "stream": "", "wide": 1}
                 for chunk, warps in ((4096, 16), (4096, 8), (2048, 8), (2048, 4))]
     return _configurations(tiles, rows, columns, sm_count, tensors, held, False)
 
 
 def map_candidates(rows, columns, sm_count, tensors=1, flat=False):
-    """Configurations for operators without a reduction: a program takes `chunk` columns of `rows` rows, of chunks that
-    divide the columns where there are such. flat: the kernel also takes tiles that do not follow rows."""
+    """Configurations for operators without a reduction: a program takes `chunk` columns of `rows` rows, with chunks
+    that divide the columns if there are any. flat: the kernel also takes tiles across the ends of rows."""
     columns = max(columns, 1)
     fitting = [chunk for chunk in CHUNKS if chunk <= WARP_COUNTS[3] * WARP * max(1, MOST_VECTORS // tensors)]
     idle = {chunk: -columns % chunk for chunk in fitting}
@@ -301,7 +303,7 @@ def map_candidates(rows, columns, sm_count, tensors=1, flat=False):
         found = _configurations(tiles, rows, columns, sm_count, tensors, tensors, True)
         narrow = {**min(found, key=lambda config: (config["chunk"], -config["warps"])), "stream": "both"}
         return found + [narrow] * (large and narrow not in found)
-    # Tiles that follow rows do best with 64 bytes a thread and tensor; smaller ones need not follow them.
+    # Tiles within rows do best with 64 bytes a thread and tensor; smaller tiles may as well cross the ends of rows.
     found = _configurations([tile for tile in tiles if tile[3] == 4], rows, columns, sm_count, tensors, tensors, True)
     across = [{"rows": 0, "chunk": vectors * warps * WARP, "warps": warps, "stages": 0, "per_sm": 0, "stream": ""}
               for warps, vectors in ((4, 1), (8, 1), (4, 2), (1, 4))]
@@ -312,8 +314,8 @@ def map_candidates(rows, columns, sm_count, tensors=1, flat=False):
 
 
 def row_cost(config, rows, columns, sm_count, tensors=1, held=0):
-    """log2 of the time that a configuration of row_candidates() may take, up to a constant of the shape. None for
-    another kernel's."""
+    """log2 of the expected time of a configuration of row_candidates(), up to a constant of the shape. None for a
+    configuration of another kernel."""
     return _cost(config, rows, columns, sm_count, tensors, max(held, tensors), False)
 
 
@@ -334,14 +336,14 @@ def _cost(config, rows, columns, sm_count, tensors, held, split):
     vectors = config["rows"] * parts * chunk / (config["warps"] * WARP)
     rank = _large if rows * columns * tensors * 2 > sm_count * AT_ONCE else _small
     tile = chunk, config["warps"], config["rows"], vectors
-    # What is known of the rest is when it is worth a look (_configurations), not how much it gains.
+    # For the rest it is known only when it is worth trying (_configurations), not how much it gains.
     rest = 0.02 * (config["stream"] != "") + 0.02 * (config["stages"] > 0)
     return rank(tile, rows, columns, sm_count, tensors, held, split) + rest
 
 
 def _configurations(tiles, rows, columns, sm_count, tensors, held, split):
     """tiles: (chunk, warps, rows, 16-byte vectors of a thread and tensor). The best ones by _small or _large, some also
-    streaming and, where they may gain by it, persistent. split: a row's chunks are different programs'."""
+    streaming and, where they may gain by it, persistent. split: a row's chunks go to different programs."""
     read = rows * columns * tensors * 2  # bytes
     rank = _large if read > sm_count * AT_ONCE else _small
 
@@ -350,7 +352,8 @@ def _configurations(tiles, rows, columns, sm_count, tensors, held, split):
 
     best = sorted(tiles, key=cost) if rows else tiles[:1]
     same_chunk = [sum(other[0] == tile[0] for other in best[:place]) for place, tile in enumerate(best)]
-    # Two of each chunk first: one chunk's tiles cost much alike, and the next may be better than the model says.
+    # Two of each chunk come first: tiles of one chunk cost nearly the same, and another chunk may be better than the
+    # model says.
     best = [tile for _, tile in sorted(zip(same_chunk, best, strict=True), key=lambda pair: pair[0] // 2)]
     plain = [{"rows": tile_rows, "chunk": chunk, "warps": warps, "stages": 0, "per_sm": 0, "stream": ""}
              for chunk, warps, tile_rows, _ in best]
@@ -365,8 +368,8 @@ def _configurations(tiles, rows, columns, sm_count, tensors, held, split):
 
 
 def _persistent(tiles, rows, columns, sm_count, held, split):
-    """tiles: best first. One warp a program, and four with few and with many accesses of a thread: what won somewhere.
-    As many programs as stay on the GPU together, by their registers."""
+    """tiles: best first. The choices that were fastest for some shape: one warp a program, and four with few and with
+    many accesses of a thread. As many programs as the registers of the GPU hold at a time."""
     fitting = [tile for tile in tiles if 3 <= tile[3] * held <= MOST_VECTORS]
     single = [tile for tile in fitting if tile[1] == 1][:1]
     few = sorted((tile for tile in fitting if tile[1] == 4), key=lambda tile: tile[3])[:1]
@@ -382,10 +385,11 @@ def _persistent(tiles, rows, columns, sm_count, held, split):
 
 
 def _small(tile, rows, columns, sm_count, tensors, held, split):
-    """Where all rows are on their way at once: one access a thread while threads suffice, then as many as it takes."""
+    """For shapes whose rows can all be on their way at once: one access a thread as long as there are enough threads,
+    then as many as needed."""
     chunk, warps, tile_rows, vectors = tile
     wanted = min(max(rows * columns / VECTOR / (sm_count * THREADS), 1), max(1, 8 / held))
-    masked = 3 if rows > sm_count else 1  # what an octave of idle lanes counts
+    masked = 3 if rows > sm_count else 1  # the weight of an octave of idle lanes
     programs = rows / tile_rows * (columns / chunk if split else 1)
     idle = max(0.0, log2(min(tile_rows, sm_count / programs))) if tile_rows > 1 and programs < sm_count else 0.0
     scattered = log2(CHUNKS[-1] / chunk) / 5 if split else 0.0
@@ -394,14 +398,14 @@ def _small(tile, rows, columns, sm_count, tensors, held, split):
 
 
 def _large(tile, rows, columns, sm_count, tensors, held, split):
-    """log2 of a time over the memory's, fitted to times of ten operators on an H200 (docs/lab/memory_bound.md). The
-    smallest tile is the best one, as the last wave and the barriers cost least, until programs come faster than they
-    are started or too few bytes are on their way."""
+    """log2 of the time over that of the memory, fitted to times of ten operators on an H200 (docs/lab/memory_bound.md).
+    The smallest tile is best, since the last wave and the barriers then cost least, until programs end faster than new
+    ones are started or too few bytes are on their way."""
     chunk, warps, tile_rows, vectors = tile
     traffic = 2 * (tensors + 1) * tile_rows * (chunk if split else columns)  # bytes of a program
     resident = min(32, max(1, min(64, 2048 // (20 + 9 * vectors * held)) // warps))  # programs of a multiprocessor
     waves = rows / tile_rows * (columns / chunk if split else 1) / (resident * sm_count)
-    started = 33 * sm_count * (0.32 + 0.34 * warps) / traffic  # the time to start it over that to move its bytes
+    started = 33 * sm_count * (0.32 + 0.34 * warps) / traffic  # its time to start over its time to move bytes
     cost = log2(max(1.0, started)) + 0.015 * max(0.0, log2(traffic / 4400)) + 0.05 * log2(max(1.0, ceil(waves) / waves))
     cost += 0.3 * max(0.0, log2(34e3 / (resident * warps * WARP * 2 * vectors * tensors)))
     cost += 1.4 * log2(-(-columns // chunk) * chunk / columns) + 0.04 * max(0.0, log2(vectors * held / 10))

@@ -1,8 +1,8 @@
-"""Decode attention in Triton: programs that share one context, and the last of them that puts their parts together.
+"""Decode attention in Triton: programs that share one context; the last of them puts their parts together.
 
-A part is what softmax over some of the tokens leaves: the sum of weighted values [ROWS, COLUMNS], and for each row the
-greatest score `most` (for powers of two; -inf without a token) and the sum of weights. One launch: each program stores
-its part and counts itself; who counts last reads all parts, in their order, so that results never change.
+A part is the result of softmax over some of the tokens: the sum of weighted values [ROWS, COLUMNS], and for each row
+the greatest score `most` (for powers of two; -inf without a token) and the sum of weights. One launch: each program
+stores its part and counts itself; the last one to do so reads all parts, in their order, so that results never change.
 """
 
 import os
@@ -29,7 +29,7 @@ def product(a, b, sums):
 
 @triton.jit
 def weigh(scores, values, sums, most, total):
-    """One more tile: scores [ROWS, TOKENS] (-inf: does not count), values [TOKENS, COLUMNS] -> sums, most, total."""
+    """Adds one tile: scores [ROWS, TOKENS] (-inf: does not count), values [TOKENS, COLUMNS] -> sums, most, total."""
     greatest = tl.maximum(most, tl.max(scores, axis=1))
     weights = tl.exp2(scores - greatest[:, None])
     factor = tl.exp2(most - greatest)
@@ -94,7 +94,8 @@ def multiprocessors(tensor):
 
 
 def split_choices(units, tiles, programs):
-    """Powers of two up to the tiles of a context: first the least that gives `programs` programs, then others."""
+    """Powers of two up to the number of tiles of a context: first the least one that gives `programs` programs, then
+    others."""
     most = power(tiles)
     best = min(most, power(-(-programs // max(units, 1))))
     return [best] + [other for other in (best // 2, best * 2, 1) if 1 <= other <= most and other != best]

@@ -1,4 +1,4 @@
-"""Which configuration a call uses: the one that `derby tune` found on this GPU, else the heuristic's first choice."""
+"""Chooses a call's configuration: the one that `derby tune` found on this GPU, else the heuristic's first choice."""
 
 import functools
 
@@ -14,8 +14,8 @@ def gpu_name(device):
 class Chooser:
     """choose(*inputs) -> configuration. Remembered by GPU and tuning key, so a call costs two look-ups.
 
-    found: FOUND of the solution's tuned.py. tuning_key, candidates: the solution's functions of the same inputs; what
-    candidates() looks at must stand in the key. The first input is a tensor.
+    found: FOUND of the solution's tuned.py. tuning_key, candidates: the solution's functions of the same inputs;
+    whatever candidates() depends on must be part of the key. The first input is a tensor.
     """
 
     def __init__(self, found, tuning_key, candidates):

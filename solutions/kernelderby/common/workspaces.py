@@ -1,17 +1,18 @@
-"""Memory that a solution's kernels hand to each other, safe whatever is captured, replayed and called elsewhere.
+"""Memory in which a solution's kernels hand data to each other; safe whatever is captured, replayed or called
+elsewhere.
 
-The guarantee: a captured CUDA graph may be replayed for ever, on any stream, whatever is called later on any stream.
-- Eager calls share one workspace a stream, since calls on one stream come one after the other. It grows to the largest
-  call seen; what it had goes back to torch's allocator, which gives it to later work of that stream alone.
-- A captured call takes none of that. Its buffers come from its graph's own pool, as every torch operator's temporaries
-  do: they live as long as the graph, later nodes of the same graph use them again, and no eager call ever has them. Two
-  graphs may run at the same time unless they were captured into one pool, which torch forbids anyway.
-- Counters are zero before each call, and each call leaves them zero. A captured call gets its capture's own, cut from
-  zeros that were filled before, so that a replay does not fill them. They are never given to anybody else.
+The guarantee: a captured CUDA graph may be replayed any time later, on any stream, whatever is called on any stream in
+between. - Eager calls share one workspace a stream, since calls on one stream come one after the other. It grows to the
+largest call seen; its former memory goes back to torch's allocator, which gives it only to later work of that stream. -
+A captured call does not use that workspace. Its buffers come from its graph's own pool, like the temporaries of every
+torch operator: they live as long as the graph, later nodes of the same graph use them again, and no eager call ever
+gets them. Two graphs may run at the same time unless they were captured into one pool, which torch forbids anyway. -
+Counters are zero before each call, and each call leaves them zero. A captured call gets counters of its own capture,
+cut from zeros that were filled before, so that a replay need not fill them. No other call ever gets them.
 
 The cost in memory: for each stream the buffers of its largest eager call; in each graph those of its largest captured
-call; counters (4 bytes each, up to some ten thousand in attention, some hundred elsewhere) for each capture, for ever.
-Where the zeros run out during captures with no eager call between them, a call's counters are filled by its graph.
+call; counters (4 bytes each, up to some ten thousand in attention, some hundred elsewhere) for each capture, never
+freed. If the zeros run out during captures with no eager call between them, a call's counters are filled by its graph.
 """
 
 import ctypes
@@ -44,7 +45,7 @@ def _driver():
 
 
 def capture_of(stream):
-    """The capture that a stream takes part in: a number that the process never sees again; None where the driver does
+    """The capture that a stream takes part in, as a number that the process never sees again; None if the driver does
     not tell."""
     status, number = ctypes.c_int(), ctypes.c_ulonglong()
     try:
@@ -56,7 +57,7 @@ def capture_of(stream):
 
 
 class _Zeros:
-    """int32 zeros of one device, cut into counters that nobody else has. What was filled is never freed."""
+    """int32 zeros of one device, cut into counters that no other call has. What was filled is never freed."""
 
     def __init__(self, device):
         self.device, self.filled, self.taken = device, [], 0
@@ -74,7 +75,7 @@ class _Zeros:
         return self.filled[-1][first:first + count]
 
     def fill(self, count):
-        """Not in a capture: that many, and leaves half of ZEROS or more for captures to come."""
+        """Not in a capture: this number of counters; leaves at least half of ZEROS for captures to come."""
         if self.few or self.filled[-1].numel() - self.taken < count:
             self.filled.append(torch.zeros(ZEROS + count, dtype=torch.int32, device=self.device))
             self.taken = 0
@@ -100,8 +101,8 @@ class Workspace:
         self.dtypes, self.kept, self.zeros, self.captured = dtypes, {}, {}, {}
 
     def __call__(self, device, counters, *counts):
-        """Buffers of at least so many elements for one call on the current stream, int32 counters first. To be asked
-        for by each call, and held until its last kernel is launched, no longer."""
+        """Buffers of at least these numbers of elements for one call on the current stream, int32 counters first. Each
+        call asks for them anew and holds them until its last kernel is launched, no longer."""
         stream, capturing = place(device)
         counts = counters, *counts
         if capturing:
@@ -117,7 +118,7 @@ class Workspace:
                 for count, dtype in zip(counts[1:], self.dtypes, strict=True)]
 
     def _grown(self, device, stream, counts):
-        """Of the larger count of each buffer. Counters that are enough stay."""
+        """A space with the larger count of each buffer. Counters stay if there are enough."""
         held, counters = self.kept.pop((device, stream), None), None
         if held is not None:
             counters = held.tensors[0] if held.counts[0] >= counts[0] else None
@@ -129,7 +130,7 @@ class Workspace:
         return space
 
     def _counters_of_capture(self, device, stream, count):
-        """One capture's calls on one stream come one after the other: they share counters."""
+        """The calls of a capture on one stream come one after the other, so they share counters."""
         capture = capture_of(stream)
         held = self.captured.get((device, stream))
         if capture is not None and held is not None and held[0] == capture and held[1].numel() >= count:

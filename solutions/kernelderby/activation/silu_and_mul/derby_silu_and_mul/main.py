@@ -1,5 +1,5 @@
-"""SwiGLU: a program takes CHUNK columns of ROWS rows, of the gate and of what it gates, or CHUNK numbers of the output
-wherever rows begin and end.
+"""SwiGLU: a program takes CHUNK columns of ROWS rows, of the gate and of the values that it gates, or CHUNK numbers of
+the output across the ends of rows.
 
 rowwise.py, which lies beside this file once it is packed, says what a configuration means.
 """
@@ -32,7 +32,8 @@ def gate_tile(tile, x_ptr, output_ptr, num_rows, COLUMNS: tl.constexpr, ROWS: tl
 
 @triton.jit
 def gate_across(tile, x_ptr, output_ptr, num_rows, COLUMNS: tl.constexpr, CHUNK: tl.constexpr, STREAM: tl.constexpr):
-    """CHUNK numbers of the output from tile * CHUNK on. COLUMNS is a constant: the division is a multiplication."""
+    """CHUNK numbers of the output from tile * CHUNK on. COLUMNS is a constant, so the division becomes a
+    multiplication."""
     first = tl.cast(tile, tl.int64) * CHUNK
     first_row = first // COLUMNS
     position = (first - first_row * COLUMNS).to(tl.int32) + tl.arange(0, CHUNK)

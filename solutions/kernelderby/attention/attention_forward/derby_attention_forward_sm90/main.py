@@ -1,8 +1,8 @@
 """derby_attention_forward_sm90: full attention over packed sequences for Hopper, in one CUDA C++ kernel and one call.
 
 long_attention.cuh says how the kernel works: TMA, two or three warpgroups of 64 query rows that take turns on the
-tensor cores, weights kept in registers. head_dim 72 is padded to 80 in the first product and to nothing in the second.
-attention_planning.py says how the work is cut. Sequences of a few keys have few_keys.cu, which needs none of this.
+tensor cores, weights kept in registers. head_dim 72 is padded to 80 in the first product and not at all in the second.
+attention_planning.py says how the work is cut. Sequences of a few keys go to few_keys.cu, which needs none of this.
 
 Needs nvcc (on the PATH, in $CUDA_HOME or /usr/local/cuda) at the first call ever. Kept between calls: the library, and
 a workspace for each stream whose counters every call leaves at zero. Deterministic: chunks of a tile are added in their
@@ -25,13 +25,13 @@ library = cuda_library.CudaLibrary(__file__, "derby_attention_forward_sm90", "ke
 few_library = cuda_library.CudaLibrary(__file__, "derby_few_keys_attention", "few_keys.cu",
                                        [POINTER] * 6 + [INT] * 5 + [FLOAT])
 MOST_HEAD_DIM = 256
-FEW_KEYS = 8  # of the longest sequence: up to so many, few_keys.cu was faster
+FEW_KEYS = 8  # of the longest sequence: up to this number few_keys.cu was faster
 
 workspace = planning.Workspace()
 
 
 def in_triton(*inputs, output):
-    """Head sizes, scales that the CUDA kernels are not made for."""
+    """Whether the CUDA kernels are not made for this head size or scale."""
     kernels = importlib.import_module(f"{__name__}.full_attention_triton")
     with torch.cuda.device_of(output):
         kernels.run_with(kernels.candidates(*inputs)[0], *inputs, output)

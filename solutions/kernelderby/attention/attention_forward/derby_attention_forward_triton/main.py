@@ -1,7 +1,8 @@
-"""derby_attention_forward_triton: full attention over packed sequences, a tile of one head's queries a program.
+"""derby_attention_forward_triton: full attention over packed sequences; each program takes a tile of one head's
+queries.
 
-Which sequence a tile belongs to, its program finds in cu_seqlens_q: every sequence gets one tile more than its share of
-the tokens, so the grid needs no number that only the GPU knows.
+It finds the tile's sequence in cu_seqlens_q. Every sequence gets one tile more than its share of the tokens, so the
+grid needs no number that only the GPU knows.
 """
 
 import importlib

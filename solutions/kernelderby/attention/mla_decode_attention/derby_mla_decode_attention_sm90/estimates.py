@@ -1,11 +1,11 @@
-"""How long the forms of latent decode take, in microseconds, from sizes that the host knows.
+"""Estimates how long the forms of latent decode take, in microseconds, from sizes that the host knows.
 
 Clusters (kernel.cu): times are linear in what a block does in turn and in what all blocks together bring through a
 multiprocessor: first + more log2(splits) + tile x tiles of a block + share x (tiles of all blocks on a multiprocessor -
-beside). Workers (common/latent_attention.cu) share out all tiles evenly, so what the cache has decides. Constants:
+beside). Workers (common/latent_attention.cu) share out all tiles evenly, so the size of the cache decides. Constants:
 NVIDIA H200, 2026-11-23, calls as CUDA graphs behind an L2 flush, 286 sizes of 8 to 128 heads, 1 to 128 sequences, 60 to
-9,000 tokens; least squares of logarithms, which miss a form's time by 4 to 18 %. On these same sizes what they choose
-takes 1.7 % more than the best timed form in the mean, 40 % at worst; on other sizes that was not measured.
+9,000 tokens; fitted by least squares of logarithms, to within 4 to 18 % of a form's time. On these same sizes the
+chosen forms take 1.7 % longer than the best timed ones in the mean, and 40 % at worst; other sizes were not measured.
 """
 
 from math import log2
@@ -30,14 +30,14 @@ def of_clusters(batch, heads, longest, groups, tokens, splits, processors):
     first, tile, share, more, beside = CLUSTERS[groups, tokens, one_tile]
     units, tiles = batch * -(-heads // (8 * groups)), -(-longest // tokens)
     load = units * max(tiles, splits) / processors
-    # Rounds of blocks that do not fit at once: without them the fit was up to three times too low elsewhere.
+    # Rounds of blocks that do not fit at once; without this term estimates were up to three times too low there.
     rounds = -(-units * splits // processors)
     return rounds * (first + more * log2(splits) + tile * -(-tiles // splits) + share * max(load - beside, 0))
 
 
 def of_workers(batch, heads, longest, processors):
-    """As derby_latent_attention_run: start and end, rows to write, two CTAs a tile, the cache; what is more than 50 MB
-    of it at the rate that large batches reach."""
+    """As derby_latent_attention_run: start and end, rows to write, two CTAs a tile, the cache. Bytes of the cache
+    beyond 50 MB count at the rate that large batches reach."""
     megabytes = batch * -(-longest // 64) * 64 * 1152e-6 * 132 / processors
     memory = min(megabytes, 50) / 2.62 + max(megabytes - 50, 0) / 3.9
     return 11.5 + 0.45 * -(-min(heads, 64) // 16) + 1.6 * (heads > 64) + memory

@@ -1,5 +1,5 @@
 """derby_mla_decode_attention_sm90: clusters of CTAs for small batches (kernel.cu, one launch), workers that share out
-all tiles for the others (common/latent_attention.cu, two launches); by estimated times."""
+all tiles for larger ones (common/latent_attention.cu, two launches). Estimated times decide."""
 
 import importlib
 import os
@@ -22,7 +22,7 @@ SHAPES = [(1, 16), (1, 32), (1, 64), (2, 16), (2, 32), (2, 64), (4, 32), (8, 32)
 
 
 def rounded(longest):
-    """Up to a sixteenth of an octave, so that a growing context does not ask for a choice at each step."""
+    """Rounded up to a sixteenth of an octave, so that a growing context does not need a new choice at each step."""
     step = max((1 << max(longest - 1, 1).bit_length()) >> 5, 16)
     return -(-max(longest, 1) // step) * step
 
@@ -33,8 +33,8 @@ def tuning_key(query, kv_cache, context_lens, max_context_len, sm_scale):
 
 
 def candidates(query, kv_cache, context_lens, max_context_len, sm_scale):
-    """By estimated time. groups: of 8 heads to a block; tokens: of a tile; splits: blocks of a cluster that share a
-    context. Or, on Hopper, workers."""
+    """Ordered by estimated time. groups: of 8 heads in a block; tokens: of a tile; splits: blocks of a cluster that
+    share a context. On Hopper also workers."""
     (batch, heads, _), longest = query.shape, rounded(max_context_len)
     processors = latent_attention.multiprocessors(query.device)
     found = []

@@ -1,8 +1,8 @@
 """derby_unified_attention_triton: causal attention over a paged cache, prefill and decode in one kernel.
 
 A program takes the query heads of one key head for some tokens of one sequence, as rows of one tile, over that
-sequence's keys in tiles. Which sequence, it finds in cu_seqlens_q: every sequence gets one tile more than its share of
-the tokens, so the grid needs no number that only the GPU knows. Where there are few programs and much context, each
+sequence's keys in tiles. It finds the tile's sequence in cu_seqlens_q. Every sequence gets one tile more than its share
+of the tokens, so the grid needs no number that only the GPU knows. If there are few programs and much context, each
 tile's keys go to several programs, and a second kernel puts their parts together.
 """
 

@@ -1,6 +1,6 @@
-"""derby_block_scaled_mm_sm90: one persistent CUDA C++ kernel for Hopper (block_scaled_gemm.cuh has how it works).
+"""derby_block_scaled_mm_sm90: one persistent CUDA C++ kernel for Hopper (block_scaled_gemm.cuh says how it works).
 
-x_scale is read as it lies, the output leaves as float32: nothing is launched before or after.
+x_scale is read as it lies, and the output is stored as float32: nothing is launched before or after.
 """
 
 import importlib

@@ -1,6 +1,6 @@
-"""Linear layer in bfloat16 as one Triton kernel, operands by TMA where their rows are a multiple of 16 bytes.
+"""Linear layer in bfloat16 as one Triton kernel; operands are loaded by TMA if their rows are a multiple of 16 bytes.
 
-A program makes ROWS x COLUMNS outputs; programs go down groups of GROUP tiles, so that those at work share both
+A program computes ROWS x COLUMNS outputs; programs go down groups of GROUP tiles, so that those at work share both
 operands in L2.
 """
 
@@ -29,8 +29,8 @@ def derby_gemm_bf16_triton(x, weight, bias_ptr, output_ptr, m, n, k, ROWS: tl.co
                            DEPTH: tl.constexpr, GROUP: tl.constexpr, STAGES: tl.constexpr, BY_TMA: tl.constexpr,
                            BIASED: tl.constexpr, WIDEN: tl.constexpr):
     """x [m, k], weight [n, k]: tensor maps with boxes of [ROWS, DEPTH] and [COLUMNS, DEPTH], outside of which there are
-    zeros; pointers without BY_TMA. WIDEN: products of float32, for Triton's interpreter, whose dot() takes bfloat16 for
-    integers."""
+    zeros; pointers without BY_TMA. WIDEN: products of float32, for Triton's interpreter, whose dot() multiplies
+    bfloat16 as integers."""
     tiles_down, tiles_across = tl.cdiv(m, ROWS), tl.cdiv(n, COLUMNS)
     whole = GROUP * tiles_across
     first = tl.program_id(0) // whole * GROUP

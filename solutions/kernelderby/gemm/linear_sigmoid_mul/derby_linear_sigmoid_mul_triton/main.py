@@ -25,7 +25,8 @@ def derby_linear_sigmoid_mul_triton(x_map, w_map, bias_ptr, multiplier_ptr, outp
                                     ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
                                     GROUP: tl.constexpr, STAGES: tl.constexpr, WIDEN: tl.constexpr):
     """x_map, w_map: tensor maps of x [m, k] in boxes of [ROWS, DEPTH] and of weight [n, k], [COLUMNS, DEPTH]; what lies
-    outside is zero. WIDEN: products of float32, for Triton's interpreter, whose dot() takes bfloat16 for integers."""
+    outside is zero. WIDEN: products of float32, for Triton's interpreter, whose dot() multiplies bfloat16 as
+    integers."""
     tiles_down, tiles_across = tl.cdiv(m, ROWS), tl.cdiv(n, COLUMNS)
     whole = GROUP * tiles_across
     first = tl.program_id(0) // whole * GROUP
@@ -74,7 +75,7 @@ def run_with(config, hidden_states, weight, bias, multiplier, output):
     if m == 0 or n == 0:
         return
     by_tma = k > 0 and k % ALIGNED == 0 and not (hidden_states.data_ptr() | weight.data_ptr()) % 16
-    if not by_tma:  # two launches more, where rows cannot be loaded as they lie
+    if not by_tma:  # two launches more, if rows cannot be loaded as they lie
         hidden_states, weight = (torch.nn.functional.pad(rows, (0, -k % ALIGNED or ALIGNED))
                                  for rows in (hidden_states, weight))
         k = weight.shape[1]

@@ -1,8 +1,8 @@
 """derby_reshape_and_cache: one CUDA C++ kernel that writes every row of the new caches at most once (kernel.cu).
 
-A row comes from the token that goes there, or from the old cache: about 2/3 of the bytes of copying the caches first.
-Where the new caches lie in the old ones, tokens alone move. CUDA rather than Triton: which slots no token goes to is
-found by marking bytes in shared memory.
+A row comes from the token that goes there or from the old cache, which moves about 2/3 of the bytes of copying the
+caches first. If the new caches lie in the old ones, only tokens move. It is CUDA rather than Triton because the slots
+that no token goes to are found by marking bytes in shared memory.
 """
 
 import importlib
@@ -21,17 +21,17 @@ THREADS, MOST_SLOTS = 256, 1024  # as in kernel.cu
 
 
 def width_of(row_bytes, addresses):
-    """Bytes that a thread moves at once: the most that all rows are aligned to."""
+    """Bytes that a thread moves at once: the largest width to which all rows are aligned."""
     return next(width for width in (16, 8, 4, 2) if not any(number % width for number in (row_bytes, *addresses)))
 
 
 def shares(tokens, slots, row_bytes, width, items, keepers_vectors):
     """(keepers, slots_each, mostly, tokens_each) of kernel.cu. keepers_vectors: how many vectors of a cache one thread
-    of a keeper copies, where as many slots are free as there can be."""
+    of a keeper copies if as many slots are free as possible."""
     length = row_bytes // width
     free = max(slots - tokens, 0)
     mostly = free * 4 > slots * 3
-    # Enough keepers for the free slots, but none that looks at more bytes of slot_mapping than it copies.
+    # Enough keepers for the free slots, but not so many that one reads more bytes of slot_mapping than it copies.
     keepers = -(-free * length // (THREADS * keepers_vectors))
     slots_each = max(-(-slots // max(keepers, 1)), tokens * 8 * slots // max(free * 4 * row_bytes, 1), 1)
     if not free:

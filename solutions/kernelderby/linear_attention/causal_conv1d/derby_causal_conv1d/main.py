@@ -1,7 +1,7 @@
 """derby_causal_conv1d: one CUDA C++ kernel; a thread has a few channels of a few tokens (kernel.cu).
 
-CUDA rather than Triton: there the four taps are four loads of a tile, each a token further on, and the tile that reads
-the initial state costs all of them 158 registers a thread.
+It is CUDA rather than Triton because there the four taps are four loads of a tile, each one token further, and because
+of the tile that reads the initial state all tiles need 158 registers a thread.
 """
 
 import importlib

@@ -1,4 +1,5 @@
-"""Output stage of the chunked delta rule in one Triton kernel: a program makes a chunk's outputs of one value head."""
+"""Output stage of the chunked delta rule in one Triton kernel: a program computes a chunk's outputs of one value
+head."""
 
 import importlib
 import os
@@ -16,8 +17,8 @@ CHUNK = 64
 def derby_delta_rule_output_triton(q_ptr, k_ptr, v_ptr, h_ptr, g_ptr, output_ptr, tokens, q_heads, v_heads, key_dim,
                                    value_dim, scale, CHUNK: tl.constexpr, KEYS: tl.constexpr, COLUMNS: tl.constexpr,
                                    WIDEN: tl.constexpr):
-    """Program (value head and columns, chunk). KEYS: key_dim, rounded up to a power of two. WIDEN: products of
-    float32, for Triton's interpreter, whose dot() takes bfloat16 for integers."""
+    """Program (value head and columns, chunk). KEYS: key_dim, rounded up to a power of two. WIDEN: products of float32,
+    for Triton's interpreter, whose dot() multiplies bfloat16 as integers."""
     parts = tl.cdiv(value_dim, COLUMNS)
     head, chunk = tl.program_id(0) // parts, tl.program_id(1)
     columns = tl.program_id(0) % parts * COLUMNS + tl.arange(0, COLUMNS)

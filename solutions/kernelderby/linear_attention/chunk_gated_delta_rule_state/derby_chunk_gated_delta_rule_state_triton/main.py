@@ -18,7 +18,7 @@ def derby_delta_rule_state_triton(k_ptr, w_ptr, u_ptr, g_ptr, pool_ptr, slots_pt
                                   k_heads, v_heads, key_dim, value_dim, CHUNK: tl.constexpr, KEYS: tl.constexpr,
                                   COLUMNS: tl.constexpr, STAGES: tl.constexpr, WIDEN: tl.constexpr):
     """Program (columns, value head). KEYS: key_dim, rounded up to a power of two. WIDEN: products of float32, for
-    Triton's interpreter, whose dot() takes bfloat16 for integers."""
+    Triton's interpreter, whose dot() multiplies bfloat16 as integers."""
     head = tl.program_id(1).to(tl.int64)
     key_head = head // (v_heads // k_heads)
     rows, keys = tl.arange(0, CHUNK), tl.arange(0, KEYS)

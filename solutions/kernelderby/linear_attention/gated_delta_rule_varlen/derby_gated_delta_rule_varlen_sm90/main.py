@@ -32,7 +32,8 @@ def run(A_log, a, dt_bias, q, k, v, b, initial_state, initial_state_indices, cu_
     num_q_heads, 128]; v bf16 [num_tokens, num_v_heads, 128]; initial_state float32 [state_count, num_v_heads, 128,
     128]. Writes output, as v, and final_state, as initial_state: in place where both are the same memory.
 
-    Nothing comes back from the GPU: with as many tokens as sequences all take the recurrence, whatever their lengths.
+    The host reads nothing back from the GPU: if there are as many tokens as sequences, all take the recurrence,
+    whatever their lengths.
     """
     check(A_log, a, dt_bias, q, k, v, b, initial_state, initial_state_indices, cu_seqlens, output, final_state)
     (tokens, heads), sequences = v.shape[:2], len(initial_state_indices)

@@ -1,4 +1,4 @@
-"""derby_topk_filter: one CUDA C++ kernel; a row in the registers of a block, or of a cluster of blocks.
+"""derby_topk_filter: one CUDA C++ kernel; a row is held in the registers of a block or of a cluster of blocks.
 
 One launch and no atomics on memory: a vocabulary of 150 thousand goes to a cluster of 16 blocks, which exchange their
 lists of candidates through distributed shared memory, about a microsecond cheaper than a second launch. select.cuh says
@@ -18,11 +18,11 @@ cuda_library = importlib.import_module(f"{__name__}.cuda_library")
 POINTER, INT, FLOAT = cuda_library.POINTER, cuda_library.INT, cuda_library.FLOAT
 library = cuda_library.CudaLibrary(__file__, "derby_topk_filter", "kernel.cu",
                                    [POINTER, POINTER, INT, INT, INT, FLOAT, INT, INT, INT, INT])
-# Threads of a block, values that each holds: as kernel.cu compiles them, the least block first.
+# (threads of a block, values that each holds), as kernel.cu compiles them, the smallest block first.
 HELD = [(128, 16), (256, 8), (128, 32), (256, 16), (512, 8), (1024, 4), (1024, 8), (1024, 12), (1024, 20)]
 CLUSTERS = [1, 2, 4, 8, 16]
-LONG = 1 << 13  # values of a row from which on it is worth a look whether it stays in memory
-FEW_ROWS = 132  # no more than multiprocessors: then latency counts, and each row gets as many threads as it can use
+LONG = 1 << 13  # values of a row from which on it is worth trying to leave it in memory
+FEW_ROWS = 132  # a multiprocessor a row: then latency counts, and each row gets as many threads as it can use
 
 
 def tuning_key(logits, top_k, filter_value):
@@ -42,12 +42,12 @@ def candidates(logits, top_k, filter_value):
             if threads * items // 4 < part <= threads * items - 4 * (cluster > 1) or \
                     (part <= threads * items and cluster == 1 and (threads, items) == HELD[0]):
                 choices.append({"threads": threads, "items": items, "cluster": cluster})
-    if few:  # a cluster only where a block would hold more than 12 values a thread
+    if few:  # a cluster only if a block would hold more than 12 values a thread
         choices.sort(key=lambda c: (c["cluster"] > 8, c["items"] > 12, c["cluster"], -c["threads"], c["items"]))
-    else:  # blocks of 256 threads: enough of them on a multiprocessor to hide the search of one
+    else:  # blocks of 256 threads, of which enough fit on a multiprocessor to hide the search of one
         choices.sort(key=lambda c: (c["cluster"], abs(c["threads"] - 256), c["items"]))
-    # Rows in memory: three reads rather than one, but no cluster of 16 blocks that waits for room. Some 64 blocks in
-    # all were the fastest at 16 and at 32 rows.
+    # Rows in memory: they are read three times rather than once, but no cluster of 16 blocks has to wait for room.
+    # About 64 blocks in all were fastest at 16 and at 32 rows.
     parts = [cluster for cluster in CLUSTERS if vocab >= LONG * cluster] or [1]
     filling = sorted(parts, key=lambda cluster: abs(log2(max(tokens, 1) * cluster / (FEW_ROWS / 2))))
     from_memory = [{"threads": 1024, "items": 0, "cluster": cluster} for cluster in filling[:3]]

@@ -6,9 +6,10 @@
                          done, or stored by pair, and
 4. derby_experts_sum     sums each token's rows.
 
-Weights are wgmma's M where experts have few pairs, pairs where they have many (experts_*.cuh). Where rows are added as
-they are done the last bits differ from call to call. The intermediate is bfloat16, and so are rows stored by pair and,
-where pairs are M, those that are added: tiles are packed and go out during the next one's products (experts_later.cuh).
+Weights are wgmma's M where experts have few pairs, pairs where they have many (experts_*.cuh). If rows are added as
+soon as they are done, the last bits differ from call to call. The intermediate is bfloat16, and so are rows stored by
+pair and, if pairs are M, rows that are added: tiles are packed and stored during the next tile's products
+(experts_later.cuh).
 
 Needs nvcc (on the PATH, in $CUDA_HOME or /usr/local/cuda) at the first call ever.
 """

@@ -1,8 +1,8 @@
 """derby_fused_moe_bf16_sm90: the kernels of derby_fused_moe_sm90 (bf16 experts for Hopper) with an output in bfloat16.
 
-Rows that are added to the output as they are done are added in bfloat16, eight values at a time: half the bytes, each
-addition rounds by at most half a bfloat16 step, and the last bits differ from call to call. Of rows stored by pair the
-last kernel's float32 sums are rounded once.
+Rows that are added to the output as soon as they are done are added in bfloat16, eight values at a time. That halves
+the bytes; each addition rounds by at most half a bfloat16 step, and the last bits differ from call to call. If rows are
+stored by pair, the last kernel's float32 sums are rounded once.
 
 Needs nvcc (on the PATH, in $CUDA_HOME or /usr/local/cuda) at the first call ever.
 """

@@ -1,10 +1,10 @@
 """derby_moe_topk_gating_softmax: a Triton kernel for few tokens, a CUDA C++ kernel (kernel.cu) for many.
 
 In Triton a warp sees whole rows, so nothing goes through shared memory. Logits become integers of the same order. Each
-of TOP_K rounds takes the largest, then the lowest index that has it: two reductions of 32-bit integers, which are one
-instruction of a whole warp each (redux). The largest of the first round is the softmax's maximum, so the row is in
-registers once and read once. With many tokens the instructions of these rounds are what takes the time; kernel.cu has
-about half of them.
+of TOP_K rounds finds the largest, then the lowest index that has it: two reductions of 32-bit integers, each of which
+is one instruction of a whole warp (redux). The largest of the first round is also the softmax's maximum, so the row is
+read only once. With many tokens the instructions of these rounds take most of the time; kernel.cu has about half of
+them.
 """
 
 import importlib
@@ -26,7 +26,7 @@ MANY_LOGITS = 1 << 19  # from here on the CUDA kernel
 
 @triton.jit
 def flipped(bits):
-    """The bits of a float32 as an integer of the same order, and back: its own inverse."""
+    """The bits of a float32 as an integer of the same order, or back: it is its own inverse."""
     return bits ^ ((bits >> 31) & 0x7FFFFFFF)
 
 

@@ -1,6 +1,7 @@
 """Residual add and RMS normalization in one pass: the sum, unrounded, stays in registers between its two uses.
 
-Outputs may lie in the inputs: who writes a row has read all of it, and no two threads hold the same numbers.
+Outputs may lie in the inputs: the program that writes a row has read all of it, and no two threads hold the same
+numbers.
 
 rowwise.py and block_rows.py, which lie beside this file once it is packed, say what a configuration means: of the
 Triton kernel here, or of the CUDA C++ kernel (kernel.cu), a block a row, where that was found to be faster.
@@ -58,7 +59,8 @@ def add_and_normalize(tile, x_ptr, residual_ptr, weights, output_ptr, sum_ptr, n
 @triton.jit
 def add_and_normalize_wide(tile, x_ptr, residual_ptr, weight_ptr, output_ptr, sum_ptr, num_rows, eps,
                            COLUMNS: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr):
-    """Adds twice and writes at the end: where the sum lies in the residual, that is still there the second time."""
+    """Computes the sum twice and writes it only at the end: if the sum lies in the residual, the residual is still
+    there the second time."""
     first, rows_left = tl.cast(tile, tl.int64) * ROWS * COLUMNS, num_rows - tile * ROWS
     squares = tl.zeros([ROWS, CHUNK], tl.float32)
     for part in tl.range((COLUMNS + CHUNK - 1) // CHUNK):
@@ -96,7 +98,7 @@ def derby_fused_add_rms_norm(x_ptr, residual_ptr, weight_ptr, output_ptr, sum_pt
 
 def tuning_key(hidden_states, residual, weight, eps):
     rows, columns = hidden_states.shape
-    octave = rowwise.up_to(rows)  # in two parts: what is best at 632 rows of 7168 is not at 917
+    octave = rowwise.up_to(rows)  # in two parts: what is best at 632 rows of 7168 is not best at 917
     return f"h{columns} t<={octave * 3 // 4 if rows <= octave * 3 // 4 else octave}"
 
 

@@ -43,7 +43,8 @@ def normalize_and_quantize(tile, x_ptr, residual_ptr, weights, codes_ptr, scales
 @triton.jit
 def normalize_and_quantize_wide(tile, x_ptr, residual_ptr, weight_ptr, codes_ptr, scales_ptr, sum_ptr, num_rows, eps,
                                 quant_eps, COLUMNS: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr):
-    """Adds twice and writes at the end: where the sum lies in the residual, that is still there the second time."""
+    """Computes the sum twice and writes it only at the end: if the sum lies in the residual, the residual is still
+    there the second time."""
     first_row, rows_left = tl.cast(tile, tl.int64) * ROWS, num_rows - tile * ROWS
     first = first_row * COLUMNS
     squares = tl.zeros([ROWS, CHUNK], tl.float32)

@@ -1,4 +1,4 @@
-"""FP8 quantization in groups of 128: a group is a row, half a warp its threads; a program takes many and writes their
+"""FP8 quantization in groups of 128: each group is a row for half a warp; a program takes many groups and writes their
 scales together.
 
 rowwise.py, which lies beside this file once it is packed, says what a configuration means.

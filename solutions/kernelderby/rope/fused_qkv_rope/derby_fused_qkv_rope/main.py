@@ -1,9 +1,11 @@
-"""derby_fused_qkv_rope: one kernel; a thread turns a few pairs of columns, in CUDA C++ (kernel.cu) of several heads.
+"""derby_fused_qkv_rope: one kernel; a thread rotates a few pairs of columns, in CUDA C++ (kernel.cu) those of several
+heads.
 
-The frequency is made in float64 while the position and the heads are on their way, so the angle is exact to float32 at
-any position: in float32 it would be off by 5e-4 at position 8192 already. With many tokens that arithmetic counts, so a
-thread of the CUDA kernel makes an angle once for several heads; the Triton kernel, where heads of all tokens are rows,
-makes it for each. Value heads are copied by the same threads, and stay where they are when the output is the input.
+The frequency is computed in float64 while the position and the heads are loaded, so the angle is exact to float32 at
+any position; in float32 it would already be off by 5e-4 at position 8192. With many tokens that arithmetic takes time,
+so a thread of the CUDA kernel computes an angle once for several heads. In the Triton kernel the heads of all tokens
+are rows, and it computes the angle for each. Value heads are copied by the same threads, and stay where they are when
+the output is the input.
 """
 
 import ctypes
@@ -46,8 +48,8 @@ def power_of_two(exponent):
 
 @triton.jit
 def quarter_turns(rest, whole):
-    """Cosine and sine of whole + rest quarter turns, |rest| <= 1/2, to 1e-7. tl.cos and tl.sin would bring a path for
-    large angles along, with a table in memory."""
+    """Cosine and sine of whole + rest quarter turns, |rest| <= 1/2, to 1e-7. tl.cos and tl.sin would include a path for
+    large angles, with a table in memory."""
     z = rest * 1.5707963267948966
     square = z * z
     cos = ((square * (1.0 / 40320.0) - 1.0 / 720.0) * square + 1.0 / 24.0) * square - 0.5
@@ -91,7 +93,7 @@ CUDA_SIZES = ((4, 4, 128), (2, 4, 128), (2, 4, 256), (2, 2, 256), (4, 2, 128), (
 
 @functools.cache
 def slope_of(rope_base, half):
-    """log2(rope_base) / half as two numbers: the float32 nearest to it, and what that one lacks."""
+    """log2(rope_base) / half as two numbers: the float32 nearest to it, and the remainder."""
     slope = math.log2(rope_base) / half
     high = float(torch.tensor(slope, dtype=torch.float32))
     return high, slope - high

@@ -1,9 +1,9 @@
 """derby_mrope: one kernel over the heads of queries and keys together, in Triton for heads of any size, in CUDA C++
 (kernel.cu) for those of 128 columns.
 
-The heads of a token, query and key, are rows beside each other; a program takes ROWS of them, whatever their number, so
-no thread idles where there is one key head. A thread turns eight pairs of columns. Of cos and sin only the row of its
-section is read; the other heads of the token find it in the L1 cache. Outputs may lie in the inputs: a program has
+The query and key heads of a token are rows beside each other; a program takes ROWS of them, whatever their number, so
+no thread is idle if there is one key head. A thread rotates eight pairs of columns. It reads cos and sin only in the
+row of its section; the token's other heads then find them in the L1 cache. Outputs may lie in the inputs: a program has
 read its heads before it writes them.
 """
 
@@ -65,7 +65,7 @@ def candidates(query, key, cos, sin, section_time, section_height, section_width
 
 
 def cuda_takes(query, section_time, section_height):
-    """Heads of 128 columns, sections that end with a vector of eight, and no more threads than a grid counts."""
+    """Whether heads have 128 columns, sections end at multiples of eight, and a grid has room for the threads."""
     return query.shape[2] == 128 and not section_time % 8 and not section_height % 8 and query.numel() < 1 << 33
 
 
@@ -85,7 +85,8 @@ def run_with(config, query, key, cos, sin, section_time, section_height, section
                     config["heads"], config["threads"])
             return
         config = {"rows": 16, "warps": 4}
-    # Of threads that outnumber the pairs, two hold the same one: the second might read it after the first wrote it.
+    # If there are more threads than pairs, two threads hold the same pair, and the second might read it after the first
+    # wrote it.
     warps = min(config["warps"], max(1, config["rows"] * head_size // 64))
     derby_mrope[(triton.cdiv(rows, config["rows"]),)](
         query, key, cos, sin, query_out, key_out, tokens, Q_HEADS=q_heads, KV_HEADS=key.shape[1], TIME=section_time,
