@@ -411,6 +411,12 @@ def test_the_new_tilelang_kernel_compiles(begun):
         (["bad", "x:f32[C,W]", "w:f32[K,C,R]", "--run", "F.conv1d(x, w)"], "such as slots:i8[W-R+1]"),
         (["bad", "x:bf16[T,D]", "--run", "x[:8]"], "the sizes of an output have to follow from those of inputs"),
         (["bad", "x:bf16[T,D]", "--run", "F.dropout(x)"], "gives other values for the same inputs"),
+        (["bad", "x:bf16[T,D]", "--run", "torch.empty_like(x)"], "gives other values for the same inputs"),
+        (
+            ["bad", "--from", "inner.ops:twice", "--example", "inner.ops:inputs"],
+            "imports inner of this folder; a reference",
+        ),
+        (["bad", "--from", "inner/ops.py:twice", "--example", "inner/ops.py:inputs"], "a reference is one file"),
         (["bad", "t:f32[V,D]", "i:i32[T]", "--run", "t[i.long()]"], "if i are indices, write i:i32[T]=0..V"),
         (["bad", "x:f32[T]", "--run", "torch.fft.fft(x)"], "gives output as complex64; cast it"),
         (["bad", "x:f32[T]", "--size", "T=2000000000"], "16 GB of inputs and outputs; left out"),
@@ -425,6 +431,10 @@ def test_the_new_tilelang_kernel_compiles(begun):
     ],
 )
 def test_what_cannot_be_ends_in_one_line_and_writes_nothing(own, derby, words, said):
+    (own / "inner").mkdir()
+    (own / "inner/other.py").write_text("def twice(x):\n    return 2 * x\n")
+    imported = "from other import twice" if "inner/ops.py:twice" in words else "from inner.other import twice"
+    (own / "inner/ops.py").write_text(f"import torch\n{imported}\n\n\ndef inputs():\n    return torch.ones(3, 5)\n")
     code, _, err = derby("new", "operator", *words)
     assert code == 1 and said in err and err.count("\n") == 1
     assert not list((own / "definitions").rglob("*.json"))
@@ -436,6 +446,35 @@ def test_what_a_check_cannot_tell_is_said(own):
     assert new_operator(own, "wide", ["x:f16[T]"], computes="x.double() * 2").shown.endswith(
         "output:f16[T]\n  T = 4096"
     )
+
+
+GROUPED = """
+import torch
+
+
+def grouped(x, weight, sizes):
+    output = torch.empty(x.shape[0], weight.shape[2])
+    for rows, each, out in zip(x.split(sizes.tolist()), weight, output.split(sizes.tolist()), strict=True):
+        out.copy_(rows @ each)
+    return output
+
+
+def inputs():
+    return torch.randn(64, 32), torch.randn(4, 32, 48), torch.tensor([10, 20, 30, 4])
+"""
+
+
+def test_sizes_of_groups_sum_to_their_rows(own, derby):
+    (own / "groups.py").write_text(GROUPED)
+    written = new_operator(own, "grouped", function="groups.py:grouped", example="groups.py:inputs")
+    assert "sizes:i64[weight_dim0]=parts(x_dim0)" in written.shown
+    code, out, err = derby("check", "grouped")
+    assert code == 0 and "weight_dim0=0" not in out, out + err  # no group holds the rows
+    module = {}
+    exec((own / "definitions/own/grouped.py").read_text(), module)
+    for size, whole in ((3, 10), (1, 10), (4, 0), (0, 0)):
+        drawn = module["parts_of"](size, whole, torch.Generator().manual_seed(1))
+        assert len(drawn) == size and drawn.sum() == whole and (drawn >= 0).all()
 
 
 def test_sizes_that_nobody_gave_make_shapes_of_a_few_megabytes(own):
@@ -475,6 +514,7 @@ def test_a_name_is_taken_once(own, derby):
         "x:bf16[T,2,D]",
         "x:f32[min(A,B),(D+127)//128]",
         "b:i32[B+1]=offsets(T)",
+        "n:i32[E]=parts(T)",
         "ids:i32[T]=0..V",
         "eps:f32=1e-06",
         "s:f32[]",

@@ -145,7 +145,7 @@ def _from_function(
             each.value,
             each.low,
             each.high if each.into is None else str(names[each.into]),
-            each.offsets,
+            each.rule,
         )
         for each in inferred.arguments
     ]

@@ -115,7 +115,11 @@ def _axis(operator: NewOperator, name: str, size: int | None) -> dict[str, Any]:
 
 def _described(each: Tensor, constants: Sequence[str]) -> dict[str, Any]:
     shape = None if each.shape is None else [axis_of(part) for part in each.shape]
-    values = f"Rising from 0 to {each.high}." if each.offsets else f"Values from {each.low} to {each.high}."
+    values = {
+        "offsets": f"Rising from 0 to {each.high}.",
+        "parts": f"Sizes that sum to {each.high}.",
+        "": f"Values from {each.low} to {each.high}.",
+    }[each.rule]
     said = values if each.low is not None else str(each)
     constant = {"constant": True} if each.name in constants else {}
     return {"shape": shape, "dtype": each.dtype, "description": said, **constant}
@@ -137,8 +141,7 @@ def _small(operator: NewOperator) -> str:
     text = f"\n\n# What a CPU checks: `derby check {operator.name}`.\n"
     text += f"SMALL_AXES = {operator.small | scalars!r}\nSMALL_VARIANTS = {list(operator.variants)!r}\n"
     ranged = [each for each in operator.inputs if each.low is not None]
-    if any(each.offsets for each in ranged):
-        text += _RISING
+    text += "".join(_RULES[rule][1] for rule in sorted({each.rule for each in ranged if each.rule}))
     if ranged:
         text += "\n\ndef generate_inputs(axes_and_scalars, device):\n"
         text += "    axes = axes_and_scalars\n"
@@ -147,7 +150,10 @@ def _small(operator: NewOperator) -> str:
     return text
 
 
-_RISING = '''
+_RULES = {
+    "offsets": (
+        "rising",
+        '''
 
 def rising(size, end, generator):
     """From 0 to end."""
@@ -155,15 +161,27 @@ def rising(size, end, generator):
     offsets[-1:] = end
     offsets[:1] = 0
     return offsets
-'''
+''',
+    ),
+    "parts": (
+        "parts_of",
+        '''
+
+def parts_of(size, whole, generator):
+    """Sizes that sum to the whole."""
+    inner = torch.randint(0, whole + 1, (max(0, size - 1),), generator=generator).sort().values
+    return torch.cat([torch.tensor([0]), inner, torch.tensor([whole])]).diff()[:size]
+''',
+    ),
+}
 
 
 def _drawn(each: Tensor) -> str:
     shape = "".join(f'axes["{axis_of(part)}"], ' for part in each.shape or ()).rstrip(" ")
     high = f'axes["{each.high}"]' if isinstance(each.high, str) else repr(each.high)
     low = each.low or 0
-    if each.offsets:
-        return f"rising({shape} {high}, generator).to(torch.{each.dtype})"
+    if each.rule:
+        return f"{_RULES[each.rule][0]}({shape} {high}, generator).to(torch.{each.dtype})"
     if each.dtype.startswith("int"):
         high = high if isinstance(each.high, str) else str(int(each.high or 1))
         bounds = f"{int(low)}, max({int(low)} + 1, {high})"

@@ -1,5 +1,5 @@
 """The words of a contract: `x:bf16[T,2,D]`, `scale:f32[T,D/128]`, `ids:i32[T]=0..V`, `starts:i32[B+1]=offsets(T)`,
-`eps:f32=1e-6`, sizes `T=1,64,1024`."""
+`sizes:i32[E]=parts(T)`, `eps:f32=1e-6`, sizes `T=1,64,1024`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _WORD = re.compile(r"([A-Za-z_]\w*):([A-Za-z]\w*)(?:\[([^\]]*)\])?(?:=(.+))?")
 _RANGE = re.compile(r"([^.]+(?:\.\d+)?)\.\.(.+)")
 _SIZE = re.compile(r"\w+=[\d,]+")
 _FEW_PARTS = 8
-_OFFSETS = re.compile(r"offsets\((.+)\)")
+_RULE = re.compile(r"(offsets|parts)\((.+)\)")
 _COMMA = re.compile(r",(?![^(]*\))")  # not a comma inside min(A,B)
 Part = str | int | Formula
 
@@ -34,7 +34,7 @@ Part = str | int | Formula
 class Tensor:
     """One input or output. shape: names of axes, sizes, and sizes that follow from axes; None for a plain number, whose
     value is then known. low, high: the range of the values; high is an axis or a number, which integers stay below.
-    offsets: the values rise from 0 to high."""
+    rule: "offsets" rise from 0 to high, "parts" sum to high."""
 
     name: str
     dtype: str
@@ -42,13 +42,13 @@ class Tensor:
     value: float | int | bool | None = None
     low: float | None = None
     high: str | float | None = None
-    offsets: bool = False
+    rule: str = ""
 
     def __str__(self) -> str:
         short = _short(self.dtype)
         if self.shape is None:
             return f"{self.name}:{short}={self.value}"
-        drawn = "" if self.low is None else f"=offsets({self.high})" if self.offsets else f"={self.low:g}..{self.high}"
+        drawn = "" if self.low is None else f"={self.rule}({self.high})" if self.rule else f"={self.low:g}..{self.high}"
         return f"{self.name}:{short}[{','.join(map(str, self.shape))}]{drawn}"
 
 
@@ -77,14 +77,14 @@ def tensor(word: str) -> Tensor:
     shape = tuple(_dimension(word, each) for each in _COMMA.split(dims)) if dims else ()
     if given is None:
         return Tensor(name, DTYPES[dtype], shape)
-    if rising := _OFFSETS.fullmatch(given):
+    if rule := _RULE.fullmatch(given):
         if len(shape) != 1 or not DTYPES[dtype].startswith("int"):
-            raise DerbyError(f"{word!r:.80}: offsets are one row of integers; write {name}:i32[B+1]=offsets(T)")
-        return Tensor(name, DTYPES[dtype], shape, low=0, high=_high(word, rising[1]), offsets=True)
+            raise DerbyError(f"{word!r:.80}: {rule[1]} are one row of integers; write {name}:i32[B]={rule[1]}(T)")
+        return Tensor(name, DTYPES[dtype], shape, low=0, high=_high(word, rule[2]), rule=rule[1])
     drawn = _RANGE.fullmatch(given)
     if drawn is None:
         raise DerbyError(
-            f"{word!r:.80}: {given!r} is no range of values; write {name}:{dtype}[{dims}]=0..V or =offsets(T)"
+            f"{word!r:.80}: {given!r} is no range; write {name}:{dtype}[{dims}]=0..V, =offsets(T) or =parts(T)"
         )
     return Tensor(name, DTYPES[dtype], shape, low=_float(word, drawn[1]), high=_high(word, drawn[2]))
 

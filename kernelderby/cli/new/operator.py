@@ -44,8 +44,8 @@ def command(
     """Write the operator NAME: its contract, its reference, its shapes with counted costs. Without NAME it asks.
 
     INPUT is NAME:DTYPE[AXIS,...]; a number is a fixed size: x:bf16[T,2,D]. Sizes may follow from axes:
-    scale:f32[T,D/128]. ids:i32[T]=0..V has values below V, starts:i32[B+1]=offsets(T) rises from 0 to T, eps:f32=1e-6
-    is a number.
+    scale:f32[T,D/128]. ids:i32[T]=0..V has values below V, starts:i32[B+1]=offsets(T) rises from 0 to T,
+    sizes:i32[E]=parts(T) sums to T, eps:f32=1e-6 is a number.
 
     \b
     derby new operator swiglu 'x:bf16[T,2,D]' \\

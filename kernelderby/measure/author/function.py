@@ -26,7 +26,7 @@ _FEW = 4  # a size up to this may be a number of parts (query, key, value): it v
 @dataclass(frozen=True, slots=True)
 class Argument:
     """dims: number of the axis of each size; None for a plain number. low, high: range of an integer tensor's values.
-    into: the axis into which the values are indices, or to whose size they rise, as offsets do."""
+    into: the axis into which the values are indices, or of whose size they are offsets or parts (rule)."""
 
     name: str
     dtype: str
@@ -35,7 +35,7 @@ class Argument:
     low: int | None = None
     high: int | None = None
     into: int | None = None
-    offsets: bool = False
+    rule: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,9 @@ def resolved(place: str, option: str) -> tuple[ModuleType, Any]:
         raise
     except Exception as error:  # the user's own code
         told = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        raise DerbyError(f"{option}: {where} does not load: {told}; mend it") from error
+        beside = isinstance(error, ImportError) and Path(where).with_name(f"{error.name}.py").is_file()
+        mend = "a reference is one file: move into it what it imports from others of yours" if beside else "mend it"
+        raise DerbyError(f"{option}: {where} does not load: {told}; {mend}") from error
     if not hasattr(module, name):
         raise DerbyError(f"{option}: {where} has no {name!r}; name what is in it")
     return module, getattr(module, name)
@@ -197,7 +199,7 @@ def axes_of(function: Callable[..., Any], given: Mapping[str, Any]) -> Found:
                 f"--example: {name} is a {type(value).__name__}; write a function around it that takes tensors, "
                 "numbers, strings and None alone"
             )
-    arguments = [_rising(each, given[each.name], sizes) for each in arguments]
+    arguments = [_ruled(each, given[each.name], sizes, function, given) for each in arguments]
     trial = _Trial(function, arguments, [*sizes], [*sizes])
     group = trial.grouped()
     order = list(dict.fromkeys(group))
@@ -228,13 +230,29 @@ def axes_of(function: Callable[..., Any], given: Mapping[str, Any]) -> Found:
     )
 
 
-def _rising(argument: Argument, value: Any, sizes: list[int]) -> Argument:
-    """Whether the values are offsets: rising from 0 to the size of another axis."""
+def _ruled(
+    argument: Argument, value: Any, sizes: list[int], function: Callable[..., Any], given: Mapping[str, Any]
+) -> Argument:
+    """Whether the values are offsets, which rise from 0 to the size of another axis, or parts, which sum to it. Indices
+    may have such a sum by chance, but then the function fails if one value is the whole sum."""
     dims = argument.dims or ()
-    if argument.low != 0 or len(dims) != 1 or len(value) < 2 or value[0] != 0 or (value.diff() < 0).any():
+    if argument.low != 0 or len(dims) != 1 or len(value) < 2:
         return argument
-    into = next((place for place, size in enumerate(sizes) if size == int(value[-1]) and place not in dims), None)
-    return argument if into is None else replace(argument, into=into, offsets=True)
+    is_rising = value[0] == 0 and (value.diff() >= 0).all()
+    end = int(value[-1] if is_rising else value.sum())
+    into = next((place for place, size in enumerate(sizes) if size == end and place not in dims), None)
+    if into is None:
+        return argument
+    if is_rising:
+        return replace(argument, into=into, rule="offsets")
+    copies = {name: each.clone() if isinstance(each, torch.Tensor) else each for name, each in given.items()}
+    copies[argument.name].zero_()[0] = end
+    try:
+        with torch.no_grad():
+            function(**copies)
+    except Exception:  # noqa: BLE001 - the user's code
+        return argument
+    return replace(argument, into=into, rule="parts")
 
 
 @dataclass(slots=True)
@@ -309,8 +327,8 @@ class _Trial:
             with torch.no_grad():
                 self.function(
                     **{
-                        a.name: _offsets(sizes[group[a.dims[0]]], sizes[group[a.into]], a.dtype)
-                        if a.offsets and a.dims and a.into is not None
+                        a.name: _by_rule(a, sizes[group[a.dims[0]]], sizes[group[a.into]])
+                        if a.rule and a.dims and a.into is not None
                         else _value(a, [sizes[group[d]] for d in a.dims or ()], generator)
                         for a in self.arguments
                     }
@@ -320,8 +338,11 @@ class _Trial:
         return True
 
 
-def _offsets(length: int, end: int, dtype: str) -> torch.Tensor:
-    return (torch.arange(length) * end // max(1, length - 1)).to(getattr(torch, dtype))
+def _by_rule(argument: Argument, length: int, end: int) -> torch.Tensor:
+    """Evenly spread offsets, or parts."""
+    is_parts = argument.rule == "parts"
+    edges = torch.arange(length + is_parts) * end // max(1, length - (not is_parts))
+    return (edges.diff() if is_parts else edges).to(getattr(torch, argument.dtype))
 
 
 def _value(argument: Argument, shape: list[int], generator: torch.Generator) -> Any:

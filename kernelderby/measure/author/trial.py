@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
+import sys
 import tempfile
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,6 +25,7 @@ from kernelderby.measure.wire.sources import import_file
 
 # For the axes in order, all different: an odd number of rows, even sizes for the others.
 _SMALL = (5, 96, 7, 13, 11, 17, 19, 23, 29, 31, 37, 41)
+_ONE_FILE = "a reference is one file: move into it what it imports from others of yours"
 _EVEN = (8, 96, 16, 32, 64, 24, 40, 48, 56, 72, 80, 88)
 
 
@@ -48,6 +54,7 @@ def tried(source: str, inputs: Sequence[Tensor], large: Mapping[str, int]) -> Tr
     """source: the module with run(). large: a size of each variable axis, in case the small sizes fail. DerbyError if
     run() fails, returns something that cannot be an output, or returns other values for the same inputs."""
     run = _loaded(source)
+    _expect_alone(source)
     axes, formulas, varying = axis_names(inputs), formulas_of(inputs), base_axes(inputs)
     const = {name: size for name, size in axes.items() if size is not None}
 
@@ -68,19 +75,26 @@ def tried(source: str, inputs: Sequence[Tensor], large: Mapping[str, int]) -> Tr
             failed = f"{_said(small)}: {_told(error)}{_range_of(error, inputs)}"
     if found is None:
         raise DerbyError(f"the reference fails at {failed}; mend it")
-    if not all(_is_same(one, two) for one, two in zip(found.values(), _run(run, inputs, small).values(), strict=True)):
-        raise DerbyError("the reference gives other values for the same inputs; take out what it draws at random")
+    if not _is_sure(run, inputs, small, found):
+        raise DerbyError(
+            "the reference gives other values for the same inputs; take out what it draws at random or never writes"
+        )
     base = {name: small[name] for name in varying}
     doubled = {name: 2 * size for name, size in base.items()}
     other = sizes(doubled)
     runs = [(small, found), (other, _run(run, inputs, other))]
-    runs += _runs(run, inputs, sizes, [base | {name: by * size} for name, size in base.items() for by in (2, 3)])
+    runs += _runs(run, inputs, sizes, [base | {name: 2 * size} for name, size in base.items()])
     parts: dict[str, Part] = {**{name: name for name in varying}, **formulas}
+
+    def more(place: int) -> list[_Shaped]:
+        several = [base | {name: 3 * size} for name, size in base.items()]
+        return [(each, _at(place, results)) for each, results in _runs(run, inputs, sizes, several)]
+
     outputs = tuple(
         GivenOutput(
             name if name.isidentifier() else "",
             str(one.dtype).removeprefix("torch."),
-            _shape([(each, [*results.values()][place].shape) for each, results in runs], parts, inputs),
+            _shape([(each, _at(place, results)) for each, results in runs], parts, inputs, partial(more, place)),
             _magnitude(one),
         )
         for place, (name, one) in enumerate(found.items())
@@ -97,15 +111,34 @@ def tried(source: str, inputs: Sequence[Tensor], large: Mapping[str, int]) -> Tr
 
 
 _Run = tuple[dict[str, int], dict[str, torch.Tensor]]  # sizes, and the outputs there
+_Shaped = tuple[Mapping[str, int], Sequence[int]]
 
 
 def _runs(run: Any, inputs: Sequence[Tensor], sizes: Any, several: Sequence[Mapping[str, int]]) -> list[_Run]:
-    """The runs that succeed. The reference need not run at every size."""
+    """The runs that succeed, and whose outputs are sure. The reference need not run at every size."""
     found = list[_Run]()
     for each in several:
         with suppress(Exception):
-            found.append((sizes(each), _run(run, inputs, sizes(each))))
+            outputs = _run(run, inputs, sizes(each))
+            if _is_sure(run, inputs, sizes(each), outputs):
+                found.append((sizes(each), outputs))
     return found
+
+
+def _is_sure(run: Any, inputs: Sequence[Tensor], sizes: Mapping[str, int], found: Mapping[str, torch.Tensor]) -> bool:
+    """Whether a second run returns the same, with other contents in memory that it allocates and does not write."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.use_deterministic_algorithms(True, warn_only=True)  # torch.empty gives NaN then
+        try:
+            again = _run(run, inputs, sizes)
+        finally:
+            torch.use_deterministic_algorithms(False)
+    return all(_is_same(one, two) for one, two in zip(found.values(), again.values(), strict=True))
+
+
+def _at(place: int, outputs: Mapping[str, torch.Tensor]) -> Sequence[int]:
+    return [*outputs.values()][place].shape
 
 
 def _unequal(runs: Sequence[_Run]) -> tuple[str, ...]:
@@ -113,8 +146,8 @@ def _unequal(runs: Sequence[_Run]) -> tuple[str, ...]:
     for sizes, results in runs:
         for name, each in results.items():
             if each.is_floating_point() and not each.float().isfinite().all():
-                told = f"{name or 'the output'} is NaN or infinite at {_said(sizes)}"
-                return (f"{told}, where a check takes only the same for right; x:f32[T]=0.5..1 gives x a range",)
+                told = f"{name or 'the output'} is NaN or infinite at {_said(sizes)}; only the same is right in a check"
+                return (f"{told}. Mend the reference, or give an input a range, such as x:f32[T]=0.5..1",)
     return ()
 
 
@@ -130,7 +163,11 @@ def _said(sizes: Mapping[str, int]) -> str:
 
 
 def _is_same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return torch.equal(*(each.contiguous().reshape(-1).view(torch.uint8) for each in (one, other)))
+    """Apart from another order of summation."""
+    if one.shape != other.shape or not (one.is_floating_point() or one.is_complex()):
+        return torch.equal(one, other)
+    wide = torch.complex128 if one.is_complex() else torch.float64
+    return torch.allclose(one.to(wide), other.to(wide), rtol=1e-2, atol=1e-2 * _magnitude(one), equal_nan=True)
 
 
 def _loaded(source: str) -> Callable[..., Any]:
@@ -140,11 +177,24 @@ def _loaded(source: str) -> Callable[..., Any]:
         try:
             module = import_file(file, "kernelderby_reference_tried")
         except Exception as error:  # the user's code
-            raise DerbyError(f"the reference does not load: {_told(error)}; mend it") from error
+            mend = _ONE_FILE if isinstance(error, ImportError) else "mend it"
+            raise DerbyError(f"the reference does not load: {_told(error)}; {mend}") from error
     run = getattr(module, "run", None)
     if not callable(run):
         raise DerbyError("the reference has no run(); name its function run")
     return cast("Callable[..., Any]", run)
+
+
+def _expect_alone(source: str) -> None:
+    """DerbyError if it imports a module of the current directory, which a check does not have on its path."""
+    nodes = [*ast.walk(ast.parse(source))]
+    names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    names += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom) and not node.level]
+    here = [str(Path.cwd())]
+    others = [each for each in sys.path if each not in ("", *here)]
+    for name in dict.fromkeys(each.partition(".")[0] for each in names):
+        if PathFinder.find_spec(name, here) and not PathFinder.find_spec(name, others):
+            raise DerbyError(f"the reference imports {name} of this folder; {_ONE_FILE}")
 
 
 def _run(run: Any, inputs: Sequence[Tensor], sizes: Mapping[str, int]) -> dict[str, torch.Tensor]:
@@ -169,11 +219,8 @@ def _value(given: Tensor, sizes: Mapping[str, int], generator: torch.Generator) 
     dtype = torch_dtype(given.dtype)
     if given.low is not None:
         high = float(sizes[given.high] if isinstance(given.high, str) else given.high or 1)
-        if given.offsets:
-            rising = torch.randint(0, int(high) + 1, shape, generator=generator).sort().values.to(dtype)
-            rising[-1:] = int(high)
-            rising[:1] = 0
-            return rising
+        if given.rule:
+            return _by_rule(given.rule, shape[0], int(high), generator).to(dtype)
         if dtype.is_floating_point:
             return (torch.rand(shape, generator=generator) * (high - given.low) + given.low).to(dtype)
         return torch.randint(int(given.low), max(int(given.low) + 1, int(high)), shape, generator=generator).to(dtype)
@@ -184,10 +231,20 @@ def _value(given: Tensor, sizes: Mapping[str, int], generator: torch.Generator) 
     return torch.randint(*INTEGER_RANGE[dtype], shape, generator=generator).to(dtype)
 
 
+def _by_rule(rule: str, length: int, end: int, generator: torch.Generator) -> torch.Tensor:
+    if rule == "parts":
+        edges = _by_rule("offsets", length + 1, end, generator)
+        return edges.diff()
+    rising = torch.randint(0, end + 1, (length,), generator=generator).sort().values
+    rising[-1:] = end
+    rising[:1] = 0
+    return rising
+
+
 def _shape(
-    runs: Sequence[tuple[Mapping[str, int], Sequence[int]]], parts: Mapping[str, Part], inputs: Sequence[Tensor]
+    runs: Sequence[_Shaped], parts: Mapping[str, Part], inputs: Sequence[Tensor], more: Callable[[], Sequence[_Shaped]]
 ) -> tuple[Part, ...]:
-    """runs: sizes of axes, and the shape that the reference returns there."""
+    """runs: sizes of axes, and the shape that the reference returns there. more: further ones, to guess a formula."""
     small, first = runs[0]
     for sizes, shape in runs:
         if len(shape) != len(first):
@@ -199,7 +256,7 @@ def _shape(
         seen = [(sizes, shape[place]) for sizes, shape in runs]
         same = [part for name, part in parts.items() if all(sizes[name] == given for sizes, given in seen)]
         if not same and any(given != size for _, given in seen):
-            guess = guessed(seen)
+            guess = guessed([*seen, *((sizes, shape[place]) for sizes, shape in more())])
             told = f"{guess} ({size})" if guess else f"{size}"
             raise DerbyError(
                 f"the reference gives a size of {told} at {_said(small)}, which no input has; {untold(guess, inputs)}"
