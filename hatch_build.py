@@ -12,7 +12,7 @@ PARTS = ("kernelderby", "definitions", "workloads", "solutions", "traces", "prof
 
 
 def links(root: Path) -> list[str]:
-    """The symlinks under the packed folders, relative to the root, and the folders that are some themselves."""
+    """The symlinks under the packed folders, relative to the root, and packed folders that are symlinks themselves."""
     found = []
     for part in PARTS:
         if (root / part).is_symlink():

@@ -2,9 +2,9 @@
 
 Writes an nsys export (schema 3.16) with 2 million kernels, as many launches and 0.9 million NVTX ranges to a temporary
 folder, and reads it in a process of its own each time: the sums, a walk over all spans with their ranges, the kernel
-table, and the stage table of a pipeline two of whose stages share a kernel. What counts is the processor time, because
-a busy machine stretches the time; one thread does the work, so on a quiet machine both are the same. Peak memory is the
-process's resident set, interpreter and imports included.
+table, and the stage table of a pipeline two of whose stages share a kernel. Processor time is what is compared with the
+limits, because a busy machine stretches the time on the wall; one thread does the work, so on a quiet machine both are
+the same. Peak memory is the process's resident set, interpreter and imports included.
 """
 
 from __future__ import annotations

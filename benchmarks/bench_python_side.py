@@ -56,7 +56,8 @@ HEAVY = ("torch", "triton", "flashinfer_bench", "flashinfer", "safetensors")
 
 
 def write_set(root: Path, definitions: int, workloads: int, solutions: int, history: int) -> int:
-    """A trace set with that many of each; every solution measured `history` times on each workload. Returns rows."""
+    """Writes a trace set with these numbers of each; every solution is measured `history` times on each workload.
+    Returns the number of rows."""
     shapes = {}
     for name in (names := [f"operator_{number}" for number in range(definitions)]):
         write(
@@ -132,7 +133,7 @@ def write(path: Path, *lines: dict) -> None:
 
 
 def median_seconds(*arguments: str, repeats: int = REPEATS) -> float:
-    """Of whole `derby` processes; one more run before them, so that bytecode is compiled and files are cached."""
+    """Median time of whole `derby` processes, after one run more, so that bytecode is compiled and files are cached."""
     seconds = []
     for _ in range(repeats + 1):
         start = time.perf_counter()
@@ -142,7 +143,7 @@ def median_seconds(*arguments: str, repeats: int = REPEATS) -> float:
 
 
 def heavy_imports() -> list[str]:
-    """Heavy modules that importing everything outside measure/ brings in; must be none."""
+    """Heavy modules that come in if everything outside measure/ is imported; there must be none."""
     imports = "; ".join(f"import kernelderby.{module}" for module in WITHOUT_TORCH)
     code = f"{imports}; import sys; print(*[name for name in {HEAVY!r} if name in sys.modules])"
     return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()

@@ -20,7 +20,7 @@ from mcp import ClientSession, StdioServerParameters, stdio_client
 CHECKOUT = Path(__file__).resolve().parent.parent
 OPERATOR = "rms_norm"
 _RIGHT = "x = hidden_states.float(); y = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * weight.float()"
-# What run() computes before `output.copy_(y)`, and the status that it must get; other lines follow as they are.
+# What run() computes before `output.copy_(y)`, and the status that it must get; the lines after it stay the same.
 BODIES = (
     (_RIGHT, "passed"),
     (_RIGHT.replace(" + eps", ""), "wrong_values"),

@@ -1,4 +1,4 @@
-"""What benchmarks/ceilings.py tries on a GPU: every way with its work, and how torch checks what it leaves."""
+"""What benchmarks/ceilings.py tries on a GPU: every way with its work, and how torch checks its result."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SOURCE = Path(__file__).with_name("ceilings.cu")
 FLAGS = ("-O3", "-std=c++17", "-gencode=arch=compute_90a,code=sm_90a", "--shared", "-Xcompiler", "-fPIC")
 STEP, SEED, SINKS = 0x9E3779B1, 0x1234567, 4096  # as in ceilings.cu: word i of a fill is STEP * i + SEED
 BOX_WORDS = 128 * 128 // 4
-PART = 2**26  # words that are compared at once
+PART = 2**26  # words that are compared at a time
 PASSES = {2: 7000, 3: 4700}  # by warpgroups: some 20 ms
 GEMM_SIZES = (4096, 8192, 12288, 16384)
 FUNCTIONS = {  # i: int, p: pointer, q: 64-bit size, u: 32-bit word; the last p is the stream
@@ -38,13 +38,13 @@ TYPES = {"i": ctypes.c_int, "p": ctypes.c_void_p, "q": ctypes.c_uint64, "u": cty
 
 
 class WayFailed(Exception):
-    """A way that gives no figure; the message says why."""
+    """This way gives no figure; the message says why."""
 
 
 @dataclass
 class Way:
     """kind: of TRAFFIC_KINDS, or a dtype. work: bytes or flops of a launch. run launches once; check raises WayFailed
-    where what it leaves is wrong. prepare makes what both need; release forgets it."""
+    if the result is wrong. prepare makes what both need; release frees it."""
 
     kind: str
     name: str
@@ -232,7 +232,7 @@ class Plan:
             raise WayFailed("the sums differ")
 
     def check_fill(self, run: Callable[[], None], period: int | None = None) -> None:
-        """period: words after which the pattern starts again."""
+        """period: number of words after which the pattern starts again."""
         self.held["to"].fill_(7)
         run()
         for number, part in enumerate(self.held["to"].split(PART)):

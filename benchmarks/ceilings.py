@@ -74,7 +74,8 @@ class Sensors:
 
 
 class Watch:
-    """Reads every 20 ms while it is entered; afterwards `summary` has medians, the most watts and what throttled."""
+    """Takes readings every 20 ms while it is entered; afterwards `summary` has medians, the highest power and what
+    throttled."""
 
     def __init__(self, sensors: Sensors) -> None:
         self._sensors, self._stop, self._readings = sensors, threading.Event(), []
@@ -170,7 +171,7 @@ def best_of(results: list[Result]) -> dict[str, Result]:
 
 
 def toml(best: dict[str, Result], small: dict, source: str, day: str) -> str:
-    """The [measured] table of a hardware file; what gave no figure is left out."""
+    """The [measured] table of a hardware file; ways that gave no figure are left out."""
     traffic = {kind: best[kind] for kind in TRAFFIC_KINDS if kind in best}
     lines = ["[measured]"]
     if traffic:

@@ -1,8 +1,8 @@
 """What a package's choice loses on shapes beyond the measured ones: `python benchmarks/choice_beyond.py`, no GPU.
 
-Cuts each operator's recorded shapes along each axis, at each size and on both sides. The shapes of one side choose for
-those of the other, once among all solutions and once among libraries alone, as a package does outside of its region. A
-row holds the shapes that lie so far beyond the cut: the mean over operators of the loss to the fastest, and the worst.
+Cuts each operator's recorded shapes in two along each axis, at each size. The shapes of each side choose for those of
+the other, once among all solutions and once among libraries alone, as a package does outside of its region. Each row is
+for shapes at one distance beyond the cut: the mean over operators of the loss to the fastest solution, and the worst.
 `SLACK` of kernelderby/deploy/runtime/selector.py follows from it.
 """
 

@@ -1,8 +1,8 @@
 """What other rules of choice would lose: `python benchmarks/choice_rules.py`, no GPU; needs NumPy.
 
-Each recorded shape is chosen for by those at least so many octaves away, all sizes together. A row is a rule: the mean
-over operators of the loss to the fastest, and the worst shape. The first rule is the package's (runtime/selector.py),
-wherever the shape lies.
+For each recorded shape a rule chooses by the shapes that are at least a number of octaves away, all sizes together.
+Each row is a rule: the mean over operators of the loss to the fastest solution, and the worst shape. The first rule is
+the package's (runtime/selector.py), wherever the shape lies.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ Rule = Callable[[Sequence[TimedShape], TimedShape], Mapping[str, float]]  # -> s
 
 
 def loss_by(power: float) -> Rule:
-    """The expected loss: of which a shape counts 2 ** -power an octave further off, and DOUBT where no time is near."""
+    """The expected loss: a shape counts 2 ** -power as much an octave further off, and DOUBT is added if no time is
+    near."""
 
     def values(known: Sequence[TimedShape], shape: TimedShape) -> dict[str, float]:
         every = sum(2.0 ** (-power * float(np.abs(_away(each, shape)).sum())) for each in known)

@@ -1,8 +1,9 @@
-"""What another worker brings: python benchmarks/cluster_scale.py [--author baseline] [--workers 1,2] [--times 2]
+"""How much faster another worker makes it: python benchmarks/cluster_scale.py [--author baseline] [--workers 1,2]
+[--times 2]
 
 `derby check --ray` of all solutions of an author that run on a CPU, on a Ray of this machine with so many workers of
 one core each, in turn (1 2 2 1). Prints seconds on the wall and the machine's load before each run: a figure counts
-where the load was near nothing. Every run's answer must be the same.
+only if the load was near zero. Every run's answer must be the same.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 
 
 def build(solution: Solution, name: str) -> Solution:
-    """The solution with the sources that `name` means. DerbyError where it means none."""
+    """The solution with the sources that `name` stands for. DerbyError if there are none."""
     if name == ".":
         return solution
     if Path(name).is_dir():  # the shared files as they are now

@@ -51,7 +51,7 @@ class Kernel:
 
     @property
     def bank_conflicts(self) -> str:
-        """Of its float32 multiply-adds of three registers, how many read one bank three times."""
+        """How many of its float32 multiply-adds of three registers read one bank three times."""
         found = [match.groups() for match in map(MULTIPLY_ADD.search, self.texts) if match]
         return f"{sum(len({int(number) % 2 for number in each}) == 1 for each in found)} of {len(found)}"
 
@@ -73,7 +73,7 @@ def parse_sass(listing: str) -> dict[str, Kernel]:
 
 
 def difference(one: Kernel, other: Kernel) -> tuple[bool, str]:
-    """Whether they are the same but for constant bank offsets, and the line that says it."""
+    """(whether they are the same except for constant bank offsets, the line that says how they differ)."""
     if one.words == other.words:
         return True, f"same words ({len(one.texts)} instructions)"
     if one.texts == other.texts:

@@ -1,6 +1,6 @@
 """Every form of the dense bf16 GEMM on a GPU against cuBLAS, and the constants of its cost model fitted to the times.
 
-    python benchmarks/dense_gemm.py measure TIMES.jsonl --seconds 75   # random layers, every form that is not hopeless
+    python benchmarks/dense_gemm.py measure TIMES.jsonl --seconds 75   # random layers, every form with a chance
     python benchmarks/dense_gemm.py fit TIMES.jsonl                    # constants, and the model's regret
 
 measure: L2 flushed, CUDA graphs by CUPTI, all forms and torch in turn in random order, medians; a line a shape is
@@ -90,7 +90,7 @@ def modelled(one: tuple[int, int], problem: Any, count: int, rates: Any = None) 
 
 
 def regrets(rows: list[dict[str, Any]], rates: Any) -> list[float]:
-    """Of each shape: time of the form that the model takes over the best one's, less 1."""
+    """For each shape: the time of the form that the model chooses over that of the best form, minus 1."""
     found = []
     for row in rows:
         problem = dense_choice.Problem(row["m"], row["n"], row["k"])

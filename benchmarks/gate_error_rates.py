@@ -9,9 +9,9 @@ outlier that takes 10 % longer on average.
 
 From rows: a run takes one recorded kernel. Its turns are the rounds of that row in CUDA graphs (medians over their
 median, in their order, back and forth from a random place). No solution was measured twice on one card, so the offset
-of a process comes from those measured on two cards: the ratio of both times over the median ratio of all that the same
-two sessions measured, over the square root of 2. That holds differences of cards too, so it is an upper bound. Beside
-it stand the offsets that are assumed. No GPU is needed; A/A runs on one would be better.
+of a process comes from solutions measured on two cards: the ratio of both times, over the median ratio of everything
+that the same two sessions measured, over the square root of 2. It includes differences between the cards, so it is an
+upper bound. The assumed offsets are shown beside it. No GPU is needed; A/A runs on one would be better.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Machine = Callable[[np.random.Generator], tuple[Offset, Block]]
 
 
 def assumed(random: np.random.Generator) -> tuple[Offset, Block]:
-    """Of one run: the log of a process' offset, and of the turns of a block."""
+    """For one run: the logarithms of a process' offset and of the turns of a block."""
     spread, drift = random.choice([0.001, 0.002, 0.003]), 0.0
 
     def block() -> list[float]:
@@ -56,8 +56,8 @@ def assumed(random: np.random.Generator) -> tuple[Offset, Block]:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """Of kernels of one class of times. rounds: log of each round's median over their median, a row a list. offsets: of
-    processes; where none are given they are as assumed."""
+    """Kernels of one class of times. rounds: for each row a list of the logarithms of each round's median over their
+    median. offsets: of processes; without them the assumed ones are used."""
 
     rounds: list[list[float]]
     offsets: list[float]
@@ -115,7 +115,7 @@ def recorded(root: Path, gpu: str) -> Iterator[tuple[str, Recorded]]:
 
 
 def _rounds(samples: Sequence[Sequence[float]]) -> list[float]:
-    """Of a few rounds the spread about their own median is too small by sqrt(1 - 1 / n)."""
+    """The spread of n rounds about their own median is too small by the factor sqrt(1 - 1 / n)."""
     if len(samples) < _LEAST_ROUNDS:
         return []
     medians = [median(each) for each in samples]

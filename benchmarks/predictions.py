@@ -1,4 +1,4 @@
-"""What today's rows predict of the decoders whose gains were measured: `python benchmarks/predictions.py`, no GPU.
+"""What today's rows predict for the decoders whose gains were measured: `python benchmarks/predictions.py`, no GPU.
 
 The steps of `derby serve-bench` that docs/serving.md has: the libraries' time and the gain as an H200 measured them,
 the gain that the rows predict beside that time, with its doubt, and the operators that the doubt is of.
@@ -65,7 +65,7 @@ def gain(step: float, saved: float) -> float:
 
 
 def without_memory(model: str, layers: int, load: StepLoad) -> Decoder:
-    """A decoder of which only sizes are asked."""
+    """A decoder of which only the sizes are used."""
     sizes = decoder_sizes(Path(model), layers)
     made: Any = object.__new__(LatentDecoder if isinstance(sizes, LatentSizes) else Decoder)
     made.sizes, made.load = sizes, load

@@ -1,4 +1,4 @@
-"""Latent decode at shapes that no file holds, in turn on one GPU: `python benchmarks/race_latent_attention.py`.
+"""Latent decode, in turn on one GPU, at shapes that no file holds: `python benchmarks/race_latent_attention.py`.
 
 Draws serving batches by a seed (query heads of DeepSeek-V3 and Kimi K2 at tensor parallel 1 to 8 and odd counts, 1 to
 256 sequences, equal or ragged contexts to 128k), checks every solution against float32 on four sequences, and times
@@ -70,7 +70,7 @@ def make_inputs(paged: bool, batch: int, heads: int, longest: int, ragged: bool)
 
 
 def largest_error(inputs: tuple, output: torch.Tensor) -> float:
-    """Norm of the error over the norm of the result, of four sequences."""
+    """Norm of the error over the norm of the result, the largest of four sequences."""
     query, cache, *table, lengths, _, _ = inputs
     worst = 0.0
     for sequence in {0, len(query) - 1, int(lengths.argmin()), int(lengths.argmax())}:

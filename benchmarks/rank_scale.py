@@ -1,12 +1,13 @@
 """How long `derby rank` takes on many rows: python benchmarks/rank_scale.py [--solutions 5000] [--keep FOLDER]
 
-A set of rms_norm's first 20 shapes and so many solutions, each with a row of protocol 2 a shape: three kinds of time,
-five rounds of ten samples (4 kB a row; 5,000 solutions make 100,000 rows and 400 MB). Times are drawn, so no answer
-of it says anything. Prints wall and CPU seconds and memory of every form, each in a process of its own.
+The set has rms_norm's first 20 shapes and the given number of solutions, each with a row of protocol 2 for each shape:
+three kinds of time, five rounds of ten samples (4 kB a row; 5,000 solutions make 100,000 rows and 400 MB). Times are
+drawn at random, so the answers themselves mean nothing. Prints wall and CPU seconds and memory of every form, each in a
+process of its own.
 
 --million: ten operators of 500 solutions, each row measured in ten sessions, three rounds of four samples (1,000,000
-rows, 1.9 GB). Prints what list, rank, rank of one operator and the page take, first of the lines, then of the columns,
-and the same once a row has come to one of the files.
+rows, 1.9 GB). Prints the times of list, rank, rank of one operator and the page: first from the lines, then from the
+columns, then after a row was added to one of the files.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ def _make_solutions(folder: Path, op_type: str, name: str, count: int) -> dict[s
     return hashes
 
 
-# Shares of the eager time: nothing is busy longer than its graph takes, and the call encloses all of it.
+# Shares of the eager time: the GPU is not busy longer than the graph takes, and the call encloses everything.
 _KINDS = {"eager": 1.0, "graph": 0.9, "busy": 0.8}
 _WALL, _HOST = 1.2, 0.1
 
@@ -165,7 +166,7 @@ def main() -> None:
 
 
 def _append_one(traces: Path) -> None:
-    """The last row once more, as of a later second."""
+    """Appends the last row once more, with a timestamp one second later."""
     row = json.loads(traces.read_bytes().rpartition(b"\n{")[2].join((b"{", b"")))
     row["evaluation"]["timestamp"] = "2026-11-01T10:00:00+00:00"
     with traces.open("a") as file:

@@ -114,7 +114,7 @@ def times(cell: Cell) -> dict[str, float]:
 def shape_of(
     row: WorkloadRow, workload: Workload, ours: str, names: set[str], in_place: bool, selecting: bool
 ) -> Shape:
-    """names: of those that race against ours."""
+    """names: of the solutions that race against ours."""
     if workload.cost is None:
         raise DerbyError(f"{row.label}: has no cost; run derby pack")
     rivals = {name: times(cell) for name, cell in row.cells.items() if name in names}
@@ -127,8 +127,8 @@ def shape_of(
 
 
 def rivals_of(rows: Sequence[WorkloadRow], authors: dict[str, str]) -> set[str]:
-    """Solution -> author to those that race against ours. Where a library was timed on some shape, plain torch is no
-    rival on the one where it was not."""
+    """Solution -> author of the solutions that race against ours. If a library was timed on any shape, plain torch is
+    no rival, not even on shapes without a time of that library."""
     others = {name for name, author in authors.items() if author != OURS}
     libraries = {name for name in others if authors[name] != BASELINE_AUTHOR}
     return {name for name in libraries if any(times(row.cells[name]) for row in rows if name in row.cells)} or others
@@ -262,7 +262,7 @@ def page_text(found: dict[str, list[Shape]]) -> str:
 
 
 def replaced(page: str, text: str) -> str:
-    """The page with text between its markers. DerbyError without them."""
+    """The page with its part between the markers replaced by text. DerbyError if it has no markers."""
     before, opening, rest = page.partition(f"{OPENING}\n")
     _, closing, after = rest.partition(f"{CLOSING}\n")
     if not (opening and closing):

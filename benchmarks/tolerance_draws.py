@@ -1,19 +1,20 @@
 """How often an honest bfloat16 implementation fails a definition's tolerances, by chance alone.
 
 Runs the plain-torch baseline of each definition on its small cases (SMALL_AXES and its variants, where chance is
-largest) and compares it with the reference as the judge does, DRAWS times each with contents of its own. Of each draw
-it keeps the share of the closest bound that was used; above 1 the draw fails. The chance of a failure is that of an
-exponential tail over the largest hundredth of those shares (peaks over threshold): 20,000 draws see only one in 20,000.
+largest) and compares it with the reference as the judge does, DRAWS times each with contents of its own. For each draw
+it keeps how much of the closest bound was used, as a share; above 1 the draw fails. The chance of a failure is that of
+an exponential tail fitted to the largest hundredth of those shares (peaks over threshold), since counting failures in
+20,000 draws shows no chance below one in 20,000.
 
     python benchmarks/tolerance_draws.py [DEFINITION ...] [--draws 20000] [--seconds 900] [--shapes 40]
 
-Where baseline and reference give the same bits, each output is rounded once more, at random. INPUT_DRAWS take turns
-with normal numbers. Half of the draws go to all cases, the other half to the one with the largest chance of a failure.
+If baseline and reference give the same bits, each output is rounded once more, at random. INPUT_DRAWS take turns with
+normal numbers. Half of the draws go to all cases, the other half to the one with the largest chance of a failure.
 --shapes N draws N shapes of AXES_SPACE instead, mostly from its corners (a range's ends: many rows of few columns, one
 row, one column, a long k), as large as a CPU does in a second; and beside the baseline a second implementation of the
-products, which splits k (or the experts of a token) and keeps the parts in bfloat16.
-Prints a row of docs/tolerances.md for each definition: draws, failures, the largest share, the chance of a failure in
-the worst case, and that case. A definition stops after --seconds; its row says how many draws there were.
+products, which splits k (or the experts of a token) and keeps the parts in bfloat16. Prints a row of docs/tolerances.md
+for each definition: draws, failures, the largest share, the chance of a failure in the worst case, and that case. A
+definition stops after --seconds; its row says how many draws there were.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ _LEAST_TAIL = 20  # shares that a tail is fitted to
 
 
 def chance_of_failure(shares: Sequence[float]) -> float:
-    """That a share exceeds 1, from the largest: exp(-distance / mean excess)."""
+    """The chance that a share exceeds 1, from the largest shares: exp(-distance / mean excess)."""
     known = sorted(shares, reverse=True)
     count = max(_LEAST_TAIL, int(_OF_TAIL * len(known)))
     if len(known) <= count:
@@ -149,7 +150,7 @@ class Group:
         return chance_of_failure(self.shares)
 
     def risk(self) -> tuple[float, float]:
-        """Of few draws the largest share says more than a tail."""
+        """With few draws the largest share says more than a tail."""
         return (self.chance, max(self.shares)) if len(self.shares) > 2 * _LEAST_TAIL else (0.0, max(self.shares))
 
     def look(self) -> None:
@@ -178,14 +179,14 @@ class Group:
 
 
 def rounded_once_more(output: torch.Tensor) -> torch.Tensor:
-    """As if a value had been bfloat16 on the way; integers and eight bits as they are."""
+    """Values as if they had been bfloat16 on the way; integers and eight-bit values stay as they are."""
     if not output.is_floating_point() or output.element_size() < 2:
         return output
     return (output.double() * (1 + (torch.rand(output.shape) * 2 - 1) * 2**-9)).to(output.dtype)
 
 
 def used_of_bounds(definition: Definition, outputs: Outputs, references: Outputs) -> float:
-    """Of the bound that is closest to failing, the share that was used."""
+    """How much was used of the bound that is closest to failing, as a share."""
     shares = [0.0]
     for tolerance in definition.tolerances or (DEFAULT_TOLERANCE,):
         for name in tolerance.outputs or references:

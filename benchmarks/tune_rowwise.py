@@ -2,13 +2,13 @@
 
     python benchmarks/tune_rowwise.py rms_norm layer_norm --processes 32 --seconds 60
 
-`derby tune` times a dozen candidates a shape as protocol 2 does, which cannot be paid for hundreds. Here processes
-without a GPU compile every configuration first (Triton's cache takes them). Then each shape is searched in stages: all
-tiles, the best four of them streaming, persistent forms of good tiles with several numbers of programs; what remains of
-all shapes of a tuning key is timed again in turn, and the key gets the least geometric mean where that gains 1 % (2 %
-below 3 us) over what it has. Times: CUDA events around the replay of a graph, L2 flushed with 256 MB before each. Every
-configuration is compared with the reference before it is timed. Writes the tuned.py beside the solutions; `derby pack`
-then, and `derby bench`.
+`derby tune` times a dozen candidates a shape as protocol 2 does, which would take too long for hundreds. Here processes
+without a GPU first compile every configuration into Triton's cache. Then each shape is searched in stages: all tiles,
+the best four of them streaming, and persistent forms of good tiles with several numbers of programs. The best
+configurations for all shapes of a tuning key are timed again in turn, and the key gets the one with the least geometric
+mean if that gains 1 % (2 % below 3 us) over its present one. Times: CUDA events around the replay of a graph, L2
+flushed with 256 MB before each. Every configuration is compared with the reference before it is timed. Writes the
+tuned.py beside the solutions; `derby pack` then, and `derby bench`.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def programs(one: Config, operator: str, rows: int, columns: int) -> list[int]:
 
 
 class Shape:
-    """One workload. time_us(config, calls) -> median us, or None where it is wrong or does not run."""
+    """One workload. time_us(config, calls) -> median us, or None if it is wrong or does not run."""
 
     def __init__(
         self, operator: str, workload: Workload, chosen: Config, time_us: Callable[[Config, int], float | None]

@@ -140,7 +140,7 @@ def row(batch: int, times: dict[str, list[float]], engines: str, alone: str) -> 
 
 
 def apart(one: list[Any], two: list[Any]) -> str:
-    """Of first tokens with their log probabilities, prompt by prompt."""
+    """How far the first tokens and their log probabilities are apart, prompt by prompt."""
     pairs = list(zip(one, two, strict=True))
     equal = sum(a[0] == b[0] for a, b in pairs) / len(pairs)
     return f"{equal:.0%}, {max(abs(a[1] - b[1]) for a, b in pairs):.3f}"
@@ -226,7 +226,7 @@ def generate(
 
 
 def fill(model: Any) -> None:
-    """vLLM's dummy weights are all near 0.001, norms too. The same draws in both engines."""
+    """Replaces vLLM's dummy weights, which are all near 0.001, norms too, by the same draws in both engines."""
     import torch
 
     for number, (name, each) in enumerate(sorted(model.named_parameters())):

@@ -1,9 +1,9 @@
 """The steps of Containerfile without a container: python scripts/containerfile.py FOLDER [--resolve]
 
-In a new FOLDER, which stands for the root, runs what the file says in its order: ENV, WORKDIR and COPY below it, RUN in
-sh, up to the first that fails. It is not the image: FROM is this machine, and of `apt-get` it only looks whether what
-it installs is here. --resolve: pip finds versions that fit each other and installs the package alone, for a machine
-without room for 15 GB of rivals.
+In a new FOLDER, which stands for the root, it runs the steps of the file in their order, ENV, WORKDIR and COPY below it
+and RUN in sh, up to the first that fails. It is not the image: FROM is this machine, and for `apt-get` it only checks
+that the packages are installed here. --resolve: pip finds versions that fit each other and installs the package alone,
+for a machine without room for 15 GB of rivals.
 """
 
 from __future__ import annotations

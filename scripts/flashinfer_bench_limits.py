@@ -37,7 +37,7 @@ def table(root: Path) -> str:
 
 
 def reason(passed: list[Trace], counts: list[int]) -> str:
-    """Of each workload's row that is nearest to the reference, the largest errors."""
+    """The largest errors among the rows nearest to the reference, one for each workload."""
     if counts[0] == counts[2]:
         return ""
     nearest: dict[str, tuple[float, float]] = {}

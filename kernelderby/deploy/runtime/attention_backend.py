@@ -1,9 +1,9 @@
 """vLLM's attention backend CUSTOM (0.25.1): FlashAttention's, with decode and prefill by the operators of this package.
 
-$KERNELDERBY_VLLM=attention registers it, `--attention-backend CUSTOM` chooses it. FlashAttention's own code runs where
-a layer or a batch has more than causal attention of bfloat16 over a paged cache of 16 tokens a block, where the sizes
-were not measured, and where a copy costs more than our kernels save: they read a query without gaps, and models that
-do not normalise it pass a slice of qkv. So it does in a vLLM that keeps keys and values side by side, such as 0.33.
+$KERNELDERBY_VLLM=attention registers it, `--attention-backend CUSTOM` chooses it. FlashAttention's own code runs if a
+layer or a batch needs more than causal attention of bfloat16 over a paged cache of 16 tokens a block, if the sizes were
+not measured, and if a copy costs more than our kernels save: these read a query without gaps, while models that do not
+normalise it pass a slice of qkv. It also runs in a vLLM that keeps keys and values side by side, such as 0.33.
 """
 
 from __future__ import annotations
@@ -105,13 +105,13 @@ def call_of(scale: float, query: torch.Tensor, kv_cache: torch.Tensor, batch: An
             "attention", f"a batch or a cache of another kind than causal, bfloat16, and dense blocks of {BLOCK} tokens"
         )
         return None
-    # Keys and values of a block lie one after the other, so a block of keys is an even one of all, and the same number
-    # is its values' in a cache that begins one block later.
+    # The keys and the values of a block lie one after the other. So a block of keys has an even number among all
+    # blocks, and the same number stands for its values in a cache that begins one block later.
     blocks = kv_cache.view(-1, *kv_cache.shape[2:])
     caches = blocks[:-1], blocks[1:]
     if batch.max_query_len == 1 and len(query) == len(batch.seq_lens):
-        # The table's width, as it is in every step: vLLM warms a graph up with lengths of 1 and captures it with the
-        # model's longest, and a capture runs what ran at the same bound.
+        # The table's width, which is the same in every step: vLLM warms a graph up with lengths of 1 and captures it
+        # with the model's longest, and a capture may run only what ran at the same bound.
         name, starts, longest = "paged_attention_decode", [], [batch.block_table.shape[1] * BLOCK]
     else:
         name, starts = "unified_attention", [batch.query_start_loc]
@@ -126,8 +126,9 @@ def call_of(scale: float, query: torch.Tensor, kv_cache: torch.Tensor, batch: An
 
 
 def _of_step(batch: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """(block table in blocks of keys and of values, lengths), once for all layers of a step; a capture makes its own.
-    Sequences that pad a graph have no key in vLLM and one here: a mean of no values is no number."""
+    """(block table in blocks of keys and of values, lengths), computed once for all layers of a step; a capture
+    computes its own. Sequences that pad a graph have no key in vLLM and one here, since a mean of no values would be
+    NaN."""
     capturing = batch.block_table.is_cuda and torch.cuda.is_current_stream_capturing()
     known: tuple[bool, torch.Tensor, torch.Tensor] | None = getattr(batch, "winners_step", None)
     if known is None or known[0] is not capturing:

@@ -1,8 +1,8 @@
 """Copies that a form of an operator adds to a solution's recorded time, because of its memory.
 
 A solution that updates its inputs gets a copy of them in the functional and the `_out` form; one that writes new
-outputs has them copied into the inputs in the `_` form. Our kernels get a copy of a tensor that is not contiguous,
-which an engine's own take as it lies. Rows time a solution without these copies.
+outputs has them copied into the inputs in the `_` form. Our kernels get a copy of a tensor that is not contiguous; an
+engine's own kernels take it as it is. Rows time a solution without these copies.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import Any
 
 import torch
 
-POOL_US = 1e9  # of a copy back into a pool, whose size no point has: never for an update of some slots
+POOL_US = 1e9  # of a copy back into a pool, whose size no point holds: never for an update of some slots
 
 
 def with_copies(
     about: Mapping[str, Any], gpu: Mapping[str, Any], in_place: bool, slices: Collection[str] = ()
 ) -> list[list[Any]]:
     """The points of operators.json, each time with the copies of that form. gpu: bytes_per_us of its memory, and
-    launch_us of a kernel in a graph that moves next to nothing; the gap before it is not counted, since no row tells
-    it. slices: inputs that are not contiguous."""
+    launch_us, the time of a kernel in a graph that moves next to nothing, without the gap before it, which no row
+    holds. slices: inputs that are not contiguous."""
     found = []
     for sizes, times in about["points"]:
         axes = {**about["constants"], **dict(zip(about["axes"], sizes, strict=True))}

@@ -14,13 +14,13 @@ from .solutions import PREFIX, tell
 
 Replaced = Mapping[
     str, tuple[tuple[str, ...], Callable[[], None]]
-]  # name in the switch -> its operators, what replaces
+]  # name in the switch -> its operators, the function that replaces
 NOT_TAKEN = "a slice, another type than bfloat16, or sizes that were not measured"
 
 
 def register_in(engine: str, switch: str, replaced: Replaced, gpu: Callable[[], str | None]) -> list[str]:
     """Replaces what the environment variable `switch` names: "all", or some of `replaced`. A line of the log says what
-    runs. Returns what was replaced. gpu: its name, None without one. ValueError for a name that is none."""
+    runs. Returns what was replaced. gpu: its name, None without one. ValueError for an unknown name."""
     names = _wanted(switch, replaced)
     if not names:
         tell(f"{PREFIX} is installed and off; ${switch}=all, or some of {', '.join(replaced)}, switches it on")
@@ -47,7 +47,7 @@ def register_in(engine: str, switch: str, replaced: Replaced, gpu: Callable[[], 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def stays(name: str, why: str) -> bool:
     """Says once for each name and reason that a call runs the engine's own code. torch.compile runs this while it
-    traces a model, and leaves nothing of it in the graph."""
+    traces a model and puts nothing of it into the graph."""
     tell(f"{PREFIX}: {name} runs the engine's own code in some calls: {why}")
     return True
 
@@ -63,7 +63,7 @@ def _wanted(switch: str, replaced: Replaced) -> list[str]:
 
 
 def served(name: str) -> str:
-    """Its form with a bfloat16 output, where the package has one."""
+    """The operator's form with a bfloat16 output, if the package has one."""
     return f"{name}_bf16" if f"{name}_bf16" in OPERATORS else name
 
 
@@ -72,12 +72,12 @@ def operator_of(name: str) -> Any:
 
 
 def measured(name: str, **sizes: int) -> bool:
-    """Whether these sizes lie in the operator's measured region, whatever the others are."""
+    """Whether these sizes lie in the operator's measured region, whatever its other sizes are."""
     return OPERATORS[name].selector.reaches(sizes)
 
 
 def on_gpu(*tensors: Any) -> bool:
-    """bfloat16, on a GPU."""
+    """Whether the tensor is bfloat16 and on a GPU."""
     for each in tensors:
         if not isinstance(each, torch.Tensor) or each.dtype is not torch.bfloat16 or not each.is_cuda:
             return False
@@ -85,7 +85,7 @@ def on_gpu(*tensors: Any) -> bool:
 
 
 def plain_rows(*tensors: Any) -> bool:
-    """on_gpu(), and without gaps between rows. A slice of a wider tensor would cost a copy."""
+    """on_gpu(), and rows without gaps between them. A slice of a wider tensor would cost a copy."""
     if not on_gpu(*tensors):
         return False
     for each in tensors:  # noqa: SIM110  torch.compile traces it

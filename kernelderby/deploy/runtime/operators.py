@@ -3,9 +3,9 @@ tensors, and, where servers update in place, `<name>_`.
 
 The namespace is the package's. Each call checks ranks, types and sizes (one-line ValueError), takes tensors that are
 not contiguous or not at a multiple of 16 bytes through a copy, and runs the solution that the recorded times name.
-A solution that refuses a shape, or that Triton does not compile for it, is passed over for that shape; the log says so
-once a solution. In a capture only what already ran at that shape outside of one may run, else plain torch, so that
-nothing is compiled there. Where every output is empty nothing runs.
+A solution that refuses a shape, or that Triton cannot compile for it, is passed over for that shape; the log says so
+once for each solution. In a capture only solutions that already ran at that shape outside of a capture may run, else
+plain torch, so that nothing is compiled there. If every output is empty, nothing runs.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ class ServedOperator:
     def order(
         self, sizes: Mapping[str, int], device: torch.device, in_place: bool = False, slices: tuple[str, ...] = ()
     ) -> list[str]:
-        """The solutions that may run there, best first. in_place: of the `_` form. slices: inputs that ours would copy
-        and an engine's own kernel would not."""
+        """The solutions that may run at these sizes, best first. in_place: of the `_` form. slices: inputs that our
+        kernels would get as a copy and an engine's own kernel would not."""
         key = self._key(sizes, device, in_place, slices)
         found = self._orders.get(key)
         if found is None:
@@ -216,7 +216,8 @@ class ServedOperator:
 
 
 def _keep(known: dict[Any, Any], key: Any, value: Any) -> None:
-    """As the newest entry; the oldest one goes where there are more than KEPT. Threads may call at the same time."""
+    """Stores it as the newest entry; the oldest one is dropped if there are more than KEPT. Threads may call at the
+    same time."""
     with _keeping:
         known.pop(key, None)
         known[key] = value
@@ -225,7 +226,8 @@ def _keep(known: dict[Any, Any], key: Any, value: Any) -> None:
 
 
 def _is_refusal(problem: Exception) -> bool:
-    """Before anything was launched: of the call, or Triton's of a kernel that it cannot compile or load there."""
+    """Whether the error came before anything was launched: the solution refused the call, or Triton could not compile
+    or load a kernel there."""
     return isinstance(problem, _REFUSALS) or type(problem).__module__.partition(".")[0] == "triton"
 
 
@@ -250,7 +252,7 @@ def _ready(value: Any) -> Any:
 
 @contextmanager
 def only(*kinds: str) -> Iterator[None]:
-    """Only solutions of these kinds run (own, library; plain torch always may): to compare them in one process."""
+    """Lets only solutions of these kinds run (own, library; plain torch always may), to compare them in one process."""
     global _kinds
     before, _kinds = _kinds, frozenset((*kinds, "plain"))
     try:
@@ -283,7 +285,7 @@ def schema(operator: ServedOperator, form: str) -> str:
 
 
 def _functional(operator: ServedOperator, form: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """The call and its fake. Of "_": outputs that lie in inputs are not returned."""
+    """The call and its fake. For "_", outputs that lie in inputs are not returned."""
     in_place = operator.in_place if form == "_" else {}
     place = {name: list(operator.inputs).index(source) for name, source in in_place.items()}
 

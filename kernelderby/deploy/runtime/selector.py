@@ -6,19 +6,21 @@ from collections.abc import Collection, Mapping, Sequence
 from math import log2
 from typing import Any
 
-# The measured region reaches 16 octaves further on each side, in every axis. In each octave beyond the shapes that
-# choose, others lose at most 2 % in the mean by the choice of all, and 74 to 132 % by that of libraries alone
-# (benchmarks/choice_beyond.py): no distance that rows can tell of is a reason to leave the choice to libraries.
+# The measured region reaches 16 octaves further on each side, in every axis. At every distance beyond the measured
+# shapes that could be tested, choosing among all solutions loses at most 2 % in the mean, and choosing among libraries
+# alone 74 to 132 % (benchmarks/choice_beyond.py). So no distance that rows can tell of is a reason to leave the choice
+# to libraries.
 SLACK = 65536.0
-# What a solution is expected to lose more where near shapes have no time of it, in octaves of time: 3.5 %. It decides
-# near ties alone: of 20 measured shapes that got a solution without a time there, 7 still do, and shapes left out in
-# turn lose the same. Far off, where every shape counts next to nothing, so does the doubt.
+# What is added to a solution's expected loss if near shapes have no time of it, in octaves of time: 3.5 %. It decides
+# only near ties: of 20 measured shapes that got a solution without a time there, 7 still do, and shapes left out in
+# turn lose the same. Far off, where every shape counts next to nothing, the doubt does too.
 DOUBT = 0.05
 
 
 class Selector:
-    """Of one operator. data: {"axes": names, "solutions": {name: {"kind": "own" | "library" | "plain", ...}},
-    "points": [[sizes, [us of each solution, or null]], ...]}; both lists in the order of `axes` and `solutions`."""
+    """The choice for one operator. data: {"axes": names, "solutions": {name: {"kind": "own" | "library" | "plain",
+    ...}}, "points": [[sizes, [us of each solution, or null]], ...]}; both lists in the order of `axes` and
+    `solutions`."""
 
     def __init__(self, data: Mapping[str, Any]) -> None:
         self.axes: tuple[str, ...] = tuple(data["axes"])
@@ -36,7 +38,7 @@ class Selector:
         return self.reaches(dict(zip(self.axes, sizes, strict=True)))
 
     def reaches(self, sizes: Mapping[str, int]) -> bool:
-        """The same of some axes. KeyError for an axis that the operator does not have. A plain loop, since
+        """The same for some axes only. KeyError for an axis that the operator does not have. It is a plain loop because
         torch.compile traces it: the vLLM plugin asks within a model."""
         if len(self.ranges) == 0:
             return False
@@ -49,15 +51,15 @@ class Selector:
     def order(self, sizes: Sequence[int], available: Collection[str]) -> list[str]:
         """Of the available solutions those that may run, best first; plain torch is always among them.
 
-        Inside the region: by the loss that is expected of each, the mean of its losses at the measured shapes, of
-        which one counts half as much an octave further off, and DOUBT for near shapes that it has no time at. Outside:
-        libraries in that order, then plain torch."""
+        Inside the region they are ordered by their expected loss: the mean of a solution's losses at the measured
+        shapes, of which one an octave further off counts half as much, with DOUBT for near shapes at which it has no
+        time. Outside: libraries in that order, then plain torch."""
         is_inside = self.inside(sizes)
         found = self.expected(sizes, [name for name in available if is_inside or self.kinds.get(name) == "library"])
         return found + [name for name, kind in self.kinds.items() if kind == "plain" and name not in found]
 
     def expected(self, sizes: Sequence[int], names: Collection[str]) -> list[str]:
-        """These solutions by the loss that is expected of each, the least one first, wherever the shape lies."""
+        """These solutions by their expected loss, the least first, wherever the shape lies."""
         weights = [2.0 ** -_octaves(sizes, point) for point, _ in self.points]
         losses = {name: self._expected(name, weights) for name in self.kinds if name in names}
         return sorted(losses, key=lambda name: (losses[name], name))

@@ -1,8 +1,8 @@
 """SGLang calls these operators (entry point sglang.srt.plugins; written against SGLang 0.5.23).
 
 $KERNELDERBY_SGLANG switches each on by name, "all" or a list of names; without it nothing changes. A hook around
-SGLang's own method runs the operator; that method runs for another dtype, layout or quantisation, for deterministic
-inference, and where the model's sizes were not measured. A line of the log says so once.
+SGLang's own method runs the operator. For another dtype, layout or quantisation, for deterministic inference, and if
+the model's sizes were not measured, SGLang's method itself runs; a line of the log says so once.
 
     rms_norm       RMSNorm.forward_cuda, with and without a residual
     silu_and_mul   SiluAndMul.forward_cuda
@@ -29,7 +29,7 @@ def register() -> None:
 
 
 def _gpu() -> str | None:
-    """By torch: SGLang spawns its processes, and forks none."""
+    """As torch names it, which is safe because SGLang spawns its processes and forks none."""
     return torch.cuda.get_device_name() if torch.cuda.is_available() else None
 
 

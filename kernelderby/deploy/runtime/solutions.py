@@ -24,8 +24,8 @@ _told: set[str] = set()
 
 
 def tell(line: str, about: str | None = None) -> None:
-    """Once in a process. about: lines about the same thing are told once, whatever sizes they name: a server meets new
-    sizes for as long as it runs."""
+    """Logs a line once in a process. about: of the lines about the same thing only the first is logged, whatever sizes
+    they name, since a server meets new sizes for as long as it runs."""
     if (about or line) not in _told:
         _told.add(about or line)
         log.warning(line)
@@ -45,7 +45,8 @@ def can_run(about: Mapping[str, Any], device: torch.device, is_measured: bool) -
 
 
 def function_of(name: str, about: Mapping[str, Any]) -> Callable[..., None] | None:
-    """The entry point, called with the inputs and then the outputs; None, with a line, where it does not load."""
+    """The entry point, called with the inputs and then the outputs; None, with a line in the log, if it does not
+    load."""
     if name not in _functions:
         try:
             _functions[name] = _load(name, about["entry"])
@@ -76,7 +77,7 @@ def _is_library(value: object) -> bool:
 
 
 class _Built:
-    """In place of a CudaLibrary's build(), which would compile: the library beside the solution."""
+    """Stands in for a CudaLibrary's build(), which would compile: gives the library beside the solution."""
 
     def __init__(self, library: Any) -> None:
         self.library = library
@@ -89,8 +90,8 @@ class _Built:
 
 
 def check_libraries() -> list[str]:
-    """The CUDA libraries of the package that the loader of this machine takes, by name. OSError for one that it does
-    not. Needs no GPU: their kernels are loaded when they are first called."""
+    """The names of the package's CUDA libraries, after this machine's loader has loaded each. OSError for one that it
+    cannot load. Needs no GPU: kernels are loaded when they are first called."""
     found = sorted(FOLDER.glob("*/*_sm*.so"))
     for path in found:
         ctypes.CDLL(str(path))

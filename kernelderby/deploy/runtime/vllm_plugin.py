@@ -43,25 +43,25 @@ def register() -> None:
 
 
 def _make_known(done: list[str]) -> None:
-    """Among the variables that vLLM knows. It keeps compiled models from start to start, under a key of those variables
-    and its configuration: without this, a model that was compiled with other layers would be loaded. And it gives its
-    workers on other machines (Ray) those variables alone."""
+    """Adds the switch to the variables that vLLM knows. vLLM keeps compiled models from start to start, under a key of
+    those variables and its configuration; without this it would load a model that was compiled with other layers. It
+    also passes only those variables to its workers on other machines (Ray)."""
     from vllm import envs
 
     envs.environment_variables[SWITCH] = lambda: f"{','.join(done)} {DATA['version']} {DATA['measured']}"
 
 
 def _gpu() -> str | None:
-    """As vLLM reads it, by NVML. torch would initialise CUDA in vLLM's first process, which then cannot fork engines:
-    vLLM falls back to spawn, and a script without `if __name__ == "__main__"` ends in an error."""
+    """Read by NVML, as vLLM does. torch would initialise CUDA in vLLM's first process, which then could not fork
+    engines: vLLM would fall back to spawn, and a script without `if __name__ == "__main__"` would end in an error."""
     from vllm.platforms import current_platform
 
     return str(current_platform.get_device_name()) if current_platform.is_cuda() else None
 
 
 def _out_of_tree(custom_op: Any, parent: type, own: type) -> None:
-    """own instead of parent wherever a model makes one, also where vLLM would leave the layer to Inductor. KeyError if
-    another plugin has replaced it."""
+    """Puts own in the place of parent wherever a model creates one, even if vLLM would leave the layer to Inductor.
+    KeyError if another plugin has replaced parent."""
     name = parent.name  # type: ignore[attr-defined]
     from vllm.model_executor.custom_op import op_registry_oot
 
@@ -235,7 +235,7 @@ def _replace_block_fp8() -> None:
     from vllm.platforms import PlatformEnum
 
     class WinnersFp8BlockKernel(TritonFp8BlockScaledMMKernel):  # type: ignore[misc]
-        """Weights and scales as that one leaves them: rows as they lie."""
+        """Weights and scales stay as the parent leaves them, in row order."""
 
         @classmethod
         def can_implement(cls, config: Any) -> tuple[bool, str | None]:
