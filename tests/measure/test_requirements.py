@@ -11,7 +11,7 @@ from measuring import CPU, MISBEHAVIOURS
 from kernelderby.catalog import Catalog, Requires
 from kernelderby.measure.fence import landlock
 from kernelderby.measure.machine.probe import Machine
-from kernelderby.measure.machine.requirements import module_problem, try_modules, why_not
+from kernelderby.measure.machine.requirements import missing_module, module_problem, try_modules, why_not
 from kernelderby.measure.machine.tools import find_tools
 from kernelderby.measure.wire.replies import GpuSeen
 
@@ -39,6 +39,15 @@ def test_compute_capabilities_are_inclusive_numbers():
 
 def test_a_missing_module_is_the_reason():
     assert reason(CPU, cpu=True, modules=("json", "no_such_library")) == "module no_such_library is not installed"
+
+
+def test_a_part_of_a_folder_without_init_is_found(tmp_path, monkeypatch):
+    """Libraries alone, without the package's Python files."""
+    (tmp_path / "libraries_alone/inner").mkdir(parents=True)
+    (tmp_path / "libraries_alone/inner/part.py").touch()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert missing_module("libraries_alone.inner.part") is None
+    assert missing_module("libraries_alone.inner.other") == "module libraries_alone.inner.other is not installed"
 
 
 def test_a_module_that_is_there_but_does_not_load(tmp_path, monkeypatch):

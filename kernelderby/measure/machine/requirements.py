@@ -92,7 +92,8 @@ def missing_module(name: str) -> str | None:
     found = importlib.util.find_spec(first)  # for a module without parents nothing runs
     for part in others:
         places = found.submodule_search_locations if found else None
-        found = PathFinder.find_spec(f"{found.name}.{part}", places) if found and places else None
+        # Without the parent's name: for a folder without __init__.py Python would look for the imported parent.
+        found = PathFinder.find_spec(part, places) if found and places else None
     return None if found else f"module {name} is not installed"
 
 
