@@ -70,20 +70,22 @@ def candidates(query, key_cache, value_cache, block_table, context_lens, max_con
     return [config for number, config in enumerate(found) if config not in found[:number]]
 
 
+def read(query, key_cache, max_context_len):
+    """Megabytes of keys and values where all contexts are as long as the longest."""
+    return len(query) * key_cache.shape[2] * sizes(query, key_cache, max_context_len)[1] * PAGE * query.shape[2] * 4e-6
+
+
 def estimated(query, key_cache, max_context_len):
     """[(microseconds, configuration)], the shortest first."""
     units, pages = sizes(query, key_cache, max_context_len)
-    (sequences, heads, head_dim), kv_heads = query.shape, key_cache.shape[2]
-    group, ctas = heads // kv_heads, processors(query.device)
-    rows = min(group, 16 if head_dim <= 128 else 8)
-    megabytes = sequences * kv_heads * pages * PAGE * head_dim * 4e-6
-    found = []
+    head_dim, group, ctas = query.shape[2], query.shape[1] // key_cache.shape[2], processors(query.device)
+    rows, megabytes, found = min(group, 16 if head_dim <= 128 else 8), read(query, key_cache, max_context_len), []
     for splits, warps in itertools.product((1, 2, 4, 8, 16), (1, 2, 4, 8)):
         if splits * warps < 2 * pages and (splits == 1 or splits * units <= 16 * ctas) and (warps > 1 or pages <= 8):
             time = estimates.of_clusters(units, pages, rows, head_dim, megabytes, splits, warps, ctas)
             found.append((time, {"splits": splits, "warps": warps, "sliced": 0}))
     if pages > MOST_WARPS and group <= LONG_HEADS.get(head_dim, 0):
-        found.append((estimates.of_stretches(megabytes, ctas), {"together": 1}))
+        found.append((estimates.of_stretches(rows, head_dim, megabytes, ctas), {"together": 1}))
     return sorted(found, key=lambda one: one[0])
 
 

@@ -22,6 +22,7 @@ COLD, COLD_RATE, RATE = 50, 2.9, 4.2  # megabytes that push dirty lines out of t
 FILLS = 1, 0.56  # of what the longest context lets expect: a batch of equal lengths, and a ragged one
 BEND = 2.7  # how sharply the longer of waiting and memory decides
 LONG_START, LONG_COLD_RATE, LONG_RATE = 9.8, 2.6, 3.9
+LONG_WIDE, LONG_DEEP = 4.5, 10.0  # more of a start with over 8 rows; with over 128 values (one size, 2026-11-29)
 OF = 132  # multiprocessors of that GPU
 
 
@@ -49,6 +50,7 @@ def of_clusters(units, pages, rows, head_dim, megabytes, splits, warps, processo
     return sum(times) / len(FILLS)
 
 
-def of_stretches(megabytes, processors):
-    times = [LONG_START + of_memory(fill * megabytes, processors, LONG_COLD_RATE, LONG_RATE) for fill in FILLS]
+def of_stretches(rows, head_dim, megabytes, processors):
+    start = LONG_START + LONG_WIDE * (rows > 8) + LONG_DEEP * (head_dim > 128)
+    times = [start + of_memory(fill * megabytes, processors, LONG_COLD_RATE, LONG_RATE) for fill in FILLS]
     return sum(times) / len(FILLS)

@@ -41,9 +41,9 @@ FEW_ROWS = 16  # query tokens times heads of a group, as in decode.cu, which has
 LEAST_SEQUENCES, LEAST_KEYS, LEAST_BATCH, SHORT_BATCH = 16, 2048, 1 << 15, 1 << 18
 MOST_HEAD_DIM = 256
 STRETCHES = {"stretches": 1}  # decode_library, for one query token a sequence
-# Clusters must be expected to take less than this share of the time of stretches. Above it memory bounds both, and
-# decode_library reads several key heads at once, which the estimate leaves out.
-CLUSTERS = 0.9
+# Clusters must be expected to take less than stretches, and where there is much to read less than this share: memory
+# bounds both there, and decode_library reads several key heads at once, which the estimate leaves out.
+CLUSTERS, MUCH = 0.9, 50  # megabytes
 
 workspace = planning.Workspace()
 Needed = namedtuple("Needed", "counters floats")  # of the workspace
@@ -87,7 +87,8 @@ def forms_of_decode(*inputs):
     if stretches is None or query.shape[2] != 128:
         return [first]
     time, clusters = next((time, config) for time, config in found if "together" not in config)
-    return [clusters if time <= CLUSTERS * stretches else STRETCHES]
+    most = stretches * (CLUSTERS if paged_decode.read(query, key_cache, longest) >= MUCH else 1)
+    return [clusters if time <= most else STRETCHES]
 
 
 choose = tuning.Chooser({}, paged_decode.tuning_key, forms_of_decode)
