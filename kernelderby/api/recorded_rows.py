@@ -20,6 +20,7 @@ from kernelderby.rank import Ranking, rank
 from kernelderby.roofline.recorded import Reached, recorded
 from kernelderby.roofline.selection import Key, RowCount, choose_group, group_rows, tallies
 from kernelderby.rows.measurement import Measurement, Place, Status
+from kernelderby.store.bounds import bounds, met
 
 _Fresh = tuple[dict[str, Any], dict[str, Any], str, int]  # workload, shape, where
 
@@ -50,7 +51,15 @@ class RecordedRows:
 
     def names(self) -> list[str]:
         """The definitions for which there are files of rows. The set may lack some of these definitions."""
-        return sorted({path.stem for path in self.catalog.traces_files()})
+        names = {path.stem for path in self.catalog.traces_files()}
+        strange, most = sorted(names - self.catalog.definitions.keys()), bounds().names
+        if len(strange) > most:
+            self.catalog.left_out(
+                f"{self.catalog.root / 'traces'}: files of no definition, such as {strange[0]!r:.60}: {len(strange):,} "
+                f"are more than {met('names', most)}"
+            )
+            names -= {*strange}
+        return sorted(names)
 
     def tallies(self, definition: str | None = None) -> list[RowCount]:
         """The counts for one definition, or for all."""

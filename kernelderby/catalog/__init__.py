@@ -218,11 +218,11 @@ class Catalog:
         )
         return [row for row in rows if name_of(row) in kept]
 
-    def traces_files(self) -> list[Path]:
-        return files_under(self.root / "traces", ".jsonl", self.left_out)
+    def traces_files(self, ending: str = ".jsonl") -> list[Path]:
+        return files_under(self.root / "traces", ending, self.left_out)
 
     def _named_so(self, name: str | None) -> list[Path]:
-        return [path for path in self.traces_files() if name in (None, path.stem)]
+        return [path for path in self.traces_files(f"{name or ''}.jsonl") if name in (None, path.stem)]
 
     @cached_property
     def _parts(self) -> ColumnParts | None:

@@ -9,6 +9,7 @@ from kernelderby.page.text import words
 from kernelderby.rows.measurement import Measurement
 
 _CLOCKS = (("sm_mhz", "SM ", " MHz"), ("temperature_celsius", "", " C"), ("power_watts", "", " W"))
+_DEEPEST = 20  # levels of one environment: no run writes more than three
 _OF_ONE_ROW = {"clocks", "clocks_before", "seconds", "empty_kernel_us", "secret"}
 
 
@@ -38,11 +39,13 @@ class Environments:
         return self._places[key]
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any, level: int = 0) -> Any:
+    if isinstance(value, dict | list | tuple) and level == _DEEPEST:
+        return "..."
     if isinstance(value, dict):
-        return {words(str(name)): _plain(each) for name, each in value.items()}
+        return {words(str(name)): _plain(each, level + 1) for name, each in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
+        return [_plain(each, level + 1) for each in value]
     return value if isinstance(value, bool | int | float) or value is None else words(str(value))
 
 

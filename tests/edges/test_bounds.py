@@ -212,6 +212,15 @@ def test_gpus_and_protocols_of_one_row_each_make_room(small_set):
     assert "protocol: with" in found.err and "the bound names=3" in found.err
 
 
+def test_files_of_very_many_definitions_that_there_are_not(small_set):
+    """The folder was listed anew for each of them."""
+    for number in range(3000):
+        (small_set / f"traces/h200/toy/made_up_{number}.jsonl").write_text("")
+    for verb in ("list", "rank"):
+        found = run(verb, "--root", small_set)
+        assert found.code == 0 and "files of no definition, such as 'made_up_0': 3,000 are more than" in found.err
+
+
 @pytest.mark.parametrize("field", ["constraints", "axes"])
 def test_names_of_a_definition(small_set, field):
     many = [f"rows > -{number}" for number in range(400)]
@@ -480,6 +489,15 @@ def test_bytes_of_a_parquet_export(tmp_path, within):
     os.mkfifo(path)
     with pytest.raises(DerbyError, match="it is no regular file"):
         open_profile(tmp_path)
+
+
+@pytest.mark.parametrize("pair", ["[]", '{"a":}'])
+def test_an_environment_that_nests_without_end(small_set, pair):
+    deep = pair[:-1] * 900 + "1" + pair[-1] * 900
+    path = small_set / TRACES
+    path.write_text(path.read_text().replace('"session": "s1", "environment": {', f'"environment": {{"x": {deep}, ', 1))
+    found = run("report", small_set / "r.html", "--root", small_set)
+    assert found.code == 0 and "left out" not in found.err
 
 
 @pytest.mark.parametrize("kind", ["pipe", "endless"])
