@@ -48,7 +48,8 @@ def _stretch(same: np.ndarray, lag: int, count: int) -> Period | None:
     than half of the kernels."""
     if len(same) < lag:
         return None
-    window = np.convolve(same.astype(np.int64), np.ones(lag, np.int64), "valid") >= ALIKE * lag
+    before = np.concatenate(([0], np.cumsum(same)))
+    window = before[lag:] - before[:-lag] >= ALIKE * lag
     edges = np.flatnonzero(np.diff(np.concatenate(([0], window.astype(np.int8), [0]))))
     if not len(edges):
         return None
