@@ -12,6 +12,7 @@ from kernelderby import DerbyError
 from kernelderby.hardware import find_gpu
 from kernelderby.hardware.occupancy import KernelDemand, Occupancy, occupancy
 from kernelderby.rank.bounds import explained
+from kernelderby.report.explanation import explanation_answer
 from kernelderby.rows.measurement import Measurement, Status, Timed
 
 D = "scale_rows_h4"
@@ -44,22 +45,30 @@ def found(small_set):
 def test_parts_and_savings_by_hand(found):
     it = found(row("toy_fast"), row("far", 50.0), row("near", 90.0, busy=40.0))
     assert (it.parts.gaps, it.parts.busy, it.reachable_us) == (30.0, 70.0, 2.0)
-    assert it.verdict == "bound by its kernels: they run 68 us longer than a launch takes at best"
-    assert it.rival.solution == "near"
-    saved = {each.what.split(":")[0].split(";")[0]: each.saves_us for each in it.experiments}
-    assert list(saved.values()) == [68.0, 30.0, 30.0, 10.0]
-    assert saved["as near does"] == 10.0 and "its kernels run 30 us less" in str(it.experiments)
+    assert (it.bound, it.limit, it.slow_kernels_us, it.rival.solution) == ("kernels", "launch", 68.0, "near")
+    saved = [(each.change, each.saves_us) for each in it.experiments]
+    assert saved == [("kernels", 68.0), ("gaps", 30.0), ("host", 30.0), ("rival", 10.0)]
+    told = data(it)
+    assert told["verdict"] == "bound by its kernels: they run 68 us longer than a launch takes at best"
+    assert told["experiments"][-1]["what"] == "as near does: its kernels run 30 us less"
+
+
+def data(found):
+    return json.loads(explanation_answer(found).to_json())
 
 
 def test_other_verdicts(found):
-    assert found(row("toy_fast", 100, busy=30)).verdict == "bound by gaps: for 70 of 100 us no kernel runs"
-    assert found(row("toy_fast", 2.2, 2.2, 2.3)).verdict.startswith("near its floor: 91%")
-    assert found(None).verdict.startswith("not measured") and not found(None).experiments
-    assert "keep DRAM at 75%" in found(row("toy_fast"), unit=("DRAM", 75.0)).verdict
-    assert "latency, so more work in flight" in found(row("toy_fast"), unit=("DRAM", 30.0)).verdict
+    def verdict(*rows, **more):
+        return data(found(*rows, **more))["verdict"]
+
+    assert verdict(row("toy_fast", 100, busy=30)) == "bound by gaps: for 70 of 100 us no kernel runs"
+    assert verdict(row("toy_fast", 2.2, 2.2, 2.3)).startswith("near its floor: 91%")
+    assert verdict(None).startswith("not measured") and not found(None).experiments
+    assert "keep DRAM at 75%" in verdict(row("toy_fast"), unit=("DRAM", 75.0))
+    assert "latency, so more work in flight" in verdict(row("toy_fast"), unit=("DRAM", 30.0))
     few = KernelDemand("k", 32, 0, True, 128, (66, 1, 1))  # 16 blocks of 4 warps a multiprocessor
     assert few.waves == 66 / (16 * 132)
-    assert "k fills 3% of the GPU" in str(found(row("toy_fast"), demands=[few]).experiments)
+    assert "k fills 3% of the GPU" in str(data(found(row("toy_fast"), demands=[few]))["experiments"])
 
 
 @pytest.mark.parametrize(

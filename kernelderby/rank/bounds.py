@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from kernelderby.catalog import Solution, Workload
 from kernelderby.hardware import Gpu
 from kernelderby.hardware.occupancy import KernelDemand
-from kernelderby.profile.counters import FULL
-from kernelderby.profile.stages.walk import Pipeline
+from kernelderby.profile.stages.walk import Pipeline, StageRow
 from kernelderby.roofline.floors import Floors, fair_floor_us, floors, share_of_floor
 from kernelderby.roofline.selection import empty_kernel_us, latency_us
 from kernelderby.rows.measurement import Measurement
@@ -36,17 +36,24 @@ class Parts:
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """Something to try. saves_us: the maximum saving, of the total time, or with of_eager of the eager time."""
+    """Something to try. saves_us: the maximum saving, of the total time, or with of_eager of the eager time.
 
-    what: str
+    change: no gaps between kernels, faster kernels, what the rival does, less work on the host, one stage in half the
+    time. stage, share: that stage, and its part of the pipeline.
+    """
+
+    change: Literal["gaps", "kernels", "rival", "host", "stage"]
     saves_us: float
     of_eager: bool = False
+    stage: StageRow | None = None
+    share: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
     """reachable_us: the floor at the GPU's measured ceilings, at least an empty kernel. unit: the busiest unit by ncu's
-    counters, and its percent. rival: the closest faster solution, or the fastest other one. verdict: one sentence."""
+    counters, and its percent. rival: the closest faster solution, or the fastest other one. notes: how the workload and
+    the parts were chosen, one sentence each."""
 
     solution: Solution
     workload: Workload
@@ -61,12 +68,53 @@ class Explanation:
     pipeline: Pipeline | None
     demands: tuple[KernelDemand, ...]
     unit: tuple[str, float] | None
-    verdict: str = ""
     experiments: tuple[Experiment, ...] = ()
     notes: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return f"Explanation({self.solution.name!r}, {self.workload!r}, {self.gpu.id})"
+
+    @property
+    def limit(self) -> Literal["launch", "compute", "memory"]:
+        """What sets the reachable time."""
+        if self.empty_us is not None and self.reachable_us == self.empty_us:
+            return "launch"
+        limits = self.ceilings or self.floors
+        return "compute" if limits and limits.regime == "compute" else "memory"
+
+    @property
+    def slow_kernels_us(self) -> float | None:
+        """How much longer its kernels run than the reachable time. None if the row lacks a part or the floor is
+        unknown."""
+        if self.parts is None or self.parts.busy is None or self.parts.gaps is None or self.reachable_us is None:
+            return None
+        return max(0.0, self.parts.busy - self.reachable_us)
+
+    @property
+    def bound(self) -> Literal["not measured", "no floor", "near", "unknown", "gaps", "kernels"]:
+        """What bounds it; unknown: its row does not show it."""
+        if self.parts is None:
+            return "not measured"
+        if self.reachable_us is None:
+            return "no floor"
+        if self.reachable_us >= NEAR * self.parts.total:
+            return "near"
+        if self.slow_kernels_us is None:
+            return "unknown"
+        return "gaps" if (self.parts.gaps or 0.0) > self.slow_kernels_us else "kernels"
+
+    @property
+    def starved(self) -> tuple[KernelDemand, Literal["grid", "warps"]] | None:
+        """Its only kernel, if its grid or its resident warps are too few; of several nobody knows the slow one."""
+        if len(self.demands) != 1:
+            return None
+        demand = self.demands[0]
+        if (waves := demand.waves) is not None and waves < _SMALL_GRID:
+            return demand, "grid"
+        held = demand.occupancy
+        if held is not None and demand.has_all_shared and held.share < _FEW_WARPS and held.limit != "blocks":
+            return demand, "warps"
+        return None
 
 
 def parts_of(row: Measurement, kind: str) -> Parts | None:
@@ -114,8 +162,7 @@ def explained(
         unit,
         notes=tuple(notes),
     )
-    found = replace(found, experiments=tuple(sorted(_experiments(found), key=lambda each: -each.saves_us)))
-    return replace(found, verdict=_verdict(found))
+    return replace(found, experiments=tuple(sorted(_experiments(found), key=lambda each: -each.saves_us)))
 
 
 def _rival(own: Parts | None, others: Sequence[Parts]) -> Parts | None:
@@ -125,77 +172,23 @@ def _rival(own: Parts | None, others: Sequence[Parts]) -> Parts | None:
     return min(others, key=lambda each: each.total, default=None)
 
 
-def _limit(found: Explanation) -> str:
-    """What sets the reachable time."""
-    if found.empty_us is not None and found.reachable_us == found.empty_us:
-        return "a launch"
-    limits = found.ceilings or found.floors
-    return "arithmetic" if limits and limits.regime == "compute" else "memory traffic"
-
-
-def _verdict(found: Explanation) -> str:
-    parts, reachable = found.parts, found.reachable_us
-    if parts is None:
-        return "not measured on this GPU: `derby bench` first; what follows is known without a time"
-    if reachable is None:
-        return "its floor is unknown: the operator's cost is not counted, or the GPU's peaks are not known"
-    if reachable >= NEAR * parts.total:
-        return f"near its floor: {reachable / parts.total:.0%} of the time is what {_limit(found)} takes at best"
-    kernels = None if parts.busy is None else max(0.0, parts.busy - reachable)
-    if kernels is None or parts.gaps is None:
-        return f"{parts.total - reachable:.3g} us above the minimum of {_limit(found)}; the row does not show the cause"
-    if parts.gaps > kernels:
-        return f"bound by gaps: for {parts.gaps:.3g} of {parts.total:.3g} us no kernel runs"
-    told = f"bound by its kernels: they run {kernels:.3g} us longer than {_limit(found)} takes at best"
-    if found.unit is None:
-        return told
-    name, percent = found.unit
-    if percent >= FULL:
-        return f"{told}, and keep {name} at {percent:.0f}% of its peak: do less work there"
-    return f"{told}, and no unit is full ({name} {percent:.0f}%): latency, so more work in flight"
-
-
 def _experiments(found: Explanation) -> list[Experiment]:
     parts, experiments = found.parts, []
     if parts is None:
         return []
     if parts.gaps:
-        experiments.append(
-            Experiment("no gaps between kernels: fuse them, or launch the next one early (PDL)", parts.gaps)
-        )
+        experiments.append(Experiment("gaps", parts.gaps))
     if parts.busy is not None and found.reachable_us is not None and parts.busy > found.reachable_us:
-        experiments.append(Experiment(_faster_kernels(found), parts.busy - found.reachable_us))
+        experiments.append(Experiment("kernels", parts.busy - found.reachable_us))
     if found.rival is not None and found.rival.total < parts.total:
-        how = _difference(parts, found.rival)
-        experiments.append(Experiment(f"as {found.rival.solution} does: {how}", parts.total - found.rival.total))
+        experiments.append(Experiment("rival", parts.total - found.rival.total))
     if parts.kind == "graph" and parts.eager is not None and parts.eager > parts.total:
-        experiments.append(
-            Experiment("less work on the host, for callers without CUDA graphs", parts.eager - parts.total, True)
-        )
+        experiments.append(Experiment("host", parts.eager - parts.total, True))
     left = parts.total - (found.reachable_us or 0.0)
     if found.pipeline is not None and left > 0 and (cost := found.pipeline.cost_ns):
         for stage in found.pipeline.stages:
             share = found.pipeline.time_ns(stage) / cost
             if share >= _TELLING_STAGE and len(found.pipeline.stages) > 1:
-                what = f"stage {stage.name} ({stage.title}, {share:.0%} of the pipeline) in half the time"
-                experiments.append(Experiment(what, min(parts.total * share / 2, left)))
+                saved = min(parts.total * share / 2, left)
+                experiments.append(Experiment("stage", saved, stage=stage, share=share))
     return experiments
-
-
-def _faster_kernels(found: Explanation) -> str:
-    told = f"kernels at the rate that {_limit(found)} reaches elsewhere"
-    for demand in found.demands if len(found.demands) == 1 else ():  # of several nobody knows the slow one
-        if (waves := demand.waves) is not None and waves < _SMALL_GRID:
-            return f"{told}; {demand.kernel} fills {waves:.0%} of the GPU: split it into more blocks"
-        held = demand.occupancy
-        if held is not None and demand.has_all_shared and held.share < _FEW_WARPS and held.limit != "blocks":
-            return f"{told}; {demand.kernel} holds {held.share:.0%} of the warps, limited by {held.limit}"
-    return told
-
-
-def _difference(own: Parts, rival: Parts) -> str:
-    if own.busy is None or rival.busy is None or own.gaps is None or rival.gaps is None:
-        return "its row does not show where it gains"
-    kernels, gaps = own.busy - rival.busy, own.gaps - rival.gaps
-    where = "its kernels run" if kernels >= gaps else "its gaps last"
-    return f"{where} {max(kernels, gaps):.3g} us less"

@@ -1,4 +1,4 @@
-"""An Explanation as tables: the time part by part, the next experiments, kernels, stages."""
+"""An Explanation as a sentence and tables: the time part by part, the next experiments, kernels, stages."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from typing import Any
 
 from kernelderby.catalog.selection import workload_label
 from kernelderby.hardware.occupancy import KernelDemand
-from kernelderby.rank.bounds import Explanation, Parts
+from kernelderby.profile.counters import FULL
+from kernelderby.rank.bounds import Experiment, Explanation, Parts
 from kernelderby.report.answer import Answer
 from kernelderby.report.frame import Frame
 from kernelderby.report.model import Column, Report, Row, Table, cell_of, left, right
 from kernelderby.report.numbers import floor_us, microseconds, percent, short_percent
+
+_LIMITS = {"launch": "a launch", "compute": "arithmetic", "memory": "memory traffic"}
 
 
 def explanation_answer(found: Explanation, warnings: tuple[str, ...] = ()) -> Answer[Explanation]:
@@ -29,7 +32,7 @@ def _data(found: Explanation) -> dict[str, Any]:
         "workload": found.workload.uuid,
         "axes": found.workload.axes,
         "gpu": found.gpu.names[0],
-        "verdict": found.verdict,
+        "verdict": _verdict(found),
         "s": found.share,
         "floors_us": found.floors and asdict(found.floors),
         "floors_at_ceilings_us": found.ceilings and asdict(found.ceilings),
@@ -38,7 +41,10 @@ def _data(found: Explanation) -> dict[str, Any]:
         "time_us": found.parts and asdict(found.parts),
         "rival": found.rival and asdict(found.rival),
         "busiest_unit": found.unit and {"unit": found.unit[0], "percent": found.unit[1]},
-        "experiments": [asdict(each) for each in found.experiments],
+        "experiments": [
+            {"what": _what(found, each), "saves_us": each.saves_us, "of_eager": each.of_eager}
+            for each in found.experiments
+        ],
         "kernels": [_kernel_data(each) for each in found.demands],
         "stages": _stages(found),
         "notes": found.notes,
@@ -60,12 +66,71 @@ def _stages(found: Explanation) -> list[dict[str, Any]]:
     ]
 
 
+def _verdict(found: Explanation) -> str:
+    parts, reachable, bound = found.parts, found.reachable_us, found.bound
+    if parts is None or bound == "not measured":
+        return "not measured on this GPU: `derby bench` first; what follows is known without a time"
+    if reachable is None or bound == "no floor":
+        return "its floor is unknown: the operator's cost is not counted, or the GPU's peaks are not known"
+    limit = _LIMITS[found.limit]
+    if bound == "near":
+        return f"near its floor: {reachable / parts.total:.0%} of the time is what {limit} takes at best"
+    if bound == "unknown":
+        return f"{parts.total - reachable:.3g} us above the minimum of {limit}; the row does not show the cause"
+    if bound == "gaps":
+        return f"bound by gaps: for {parts.gaps:.3g} of {parts.total:.3g} us no kernel runs"
+    told = f"bound by its kernels: they run {found.slow_kernels_us:.3g} us longer than {limit} takes at best"
+    if found.unit is None:
+        return told
+    name, used = found.unit
+    if used >= FULL:
+        return f"{told}, and keep {name} at {used:.0f}% of its peak: do less work there"
+    return f"{told}, and no unit is full ({name} {used:.0f}%): latency, so more work in flight"
+
+
+def _what(found: Explanation, experiment: Experiment) -> str:
+    match experiment.change:
+        case "gaps":
+            return "no gaps between kernels: fuse them, or launch the next one early (PDL)"
+        case "kernels":
+            return _faster_kernels(found)
+        case "rival":
+            return _as_the_rival(found)
+        case "host":
+            return "less work on the host, for callers without CUDA graphs"
+        case "stage":
+            assert experiment.stage is not None
+            stage, share = experiment.stage, experiment.share
+            return f"stage {stage.name} ({stage.title}, {share:.0%} of the pipeline) in half the time"
+
+
+def _faster_kernels(found: Explanation) -> str:
+    told = f"kernels at the rate that {_LIMITS[found.limit]} reaches elsewhere"
+    if found.starved is None:
+        return told
+    demand, lack = found.starved
+    if lack == "grid":
+        return f"{told}; {demand.kernel} fills {demand.waves:.0%} of the GPU: split it into more blocks"
+    held = demand.occupancy
+    return f"{told}; {demand.kernel} holds {held.share:.0%} of the warps, limited by {held.limit}" if held else told
+
+
+def _as_the_rival(found: Explanation) -> str:
+    own, rival = found.parts, found.rival
+    assert own is not None and rival is not None
+    if own.busy is None or rival.busy is None or own.gaps is None or rival.gaps is None:
+        return f"as {rival.solution} does: its row does not show where it gains"
+    kernels, gaps = own.busy - rival.busy, own.gaps - rival.gaps
+    where = "its kernels run" if kernels >= gaps else "its gaps last"
+    return f"as {rival.solution} does: {where} {max(kernels, gaps):.3g} us less"
+
+
 def _report(found: Explanation) -> Report:
     tables = [_time_table(found)]
     tables += [_experiment_table(found)] if found.experiments else []
     tables += [_kernel_table(found)] if found.demands else []
     tables += [_stage_table(found)] if found.pipeline else []
-    facts = (f"{workload_label(found.workload)} · {found.gpu.names[0]}", found.verdict)
+    facts = (f"{workload_label(found.workload)} · {found.gpu.names[0]}", _verdict(found))
     return Report(f"{found.solution.name}: what bounds it", facts, tuple(tables), found.notes)
 
 
@@ -104,7 +169,8 @@ def _time(value: float | None) -> str | None:
 
 def _experiment_table(found: Explanation) -> Table:
     rows = (
-        (microseconds(each.saves_us) + (" eager" if each.of_eager else ""), each.what) for each in found.experiments
+        (microseconds(each.saves_us) + (" eager" if each.of_eager else ""), _what(found, each))
+        for each in found.experiments
     )
     columns = (Column("saves at most us"), Column("experiment", "left"))
     return Table("What to try next", columns, rows, "Savings overlap: they do not add up.", key_columns=2)
