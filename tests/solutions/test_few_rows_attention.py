@@ -191,7 +191,9 @@ def test_mutants_fail(monkeypatch):
         (8, 32768, 8, 8, 2),
         (12, 4096, 8, 4, None),
         (12, 16384, 8, 4, 2),
-        (16, 300, 5, 5, 1),  # from 16 sequences on always
+        (16, 300, 5, 5, None),  # the other kernel fills the GPU
+        (64, 1024, 5, 5, None),
+        (64, 2048, 5, 5, 1),
         (64, 8192, 8, 16, 4),  # few enough parts for a multiprocessor not to go through many
         (256, 2048, 16, 1, 8),
         (3000, 2048, 6, 1, 2),

@@ -219,14 +219,17 @@ def test_which_kernel_a_call_gets(head_dim, most, monkeypatch):
         (16, 6, most + 1),
         (16, 1, most),
         (15, 1, most + 1),
+        (32, 2, 4000),
     ):
         case = case_of(
             NAME,
             num_tokens=sequences * queries,
             num_seqs=sequences,
             len_cu_seqlens=sequences + 1,
-            num_blocks=sequences * 20,
-            max_blocks_per_seq=20,
+            num_blocks=sequences * -(-length // 16),
+            max_blocks_per_seq=-(-length // 16),
+            num_query_heads=12,
+            num_kv_heads=4,
             max_query_len=queries,
             max_seq_len=length,
             head_dim=head_dim,
@@ -234,7 +237,7 @@ def test_which_kernel_a_call_gets(head_dim, most, monkeypatch):
         )
         solution.run(*inputs_of(NAME, case).values(), *outputs_of(NAME, case).values())
     few = "few rows" if head_dim == 128 else "long"
-    assert called == ["short", "short", few, "long", "long", "decode", "decode"]
+    assert called == ["short", "short", "long", "long", "long", "decode", "decode", few]
 
 
 # On a GPU -------------------------------------------------------------------------------------------------------------

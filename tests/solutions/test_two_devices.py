@@ -41,10 +41,10 @@ CALLS = {
             "num_tokens": 32,
             "num_seqs": 16,
             "len_cu_seqlens": 17,
-            "num_blocks": 320,
-            "max_blocks_per_seq": 20,
+            "num_blocks": 16 * 1024,
+            "max_blocks_per_seq": 1024,
             "max_query_len": 2,
-            "max_seq_len": 320,
+            "max_seq_len": 16384,
         },
     ),
     "derby_paged_attention_decode_sm90": (

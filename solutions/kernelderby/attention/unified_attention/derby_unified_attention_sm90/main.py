@@ -3,10 +3,10 @@
 long_attention.cuh says how the kernel works: TMA boxes of one 16-token page each, two or three warpgroups of 64 query
 rows that take turns on the tensor cores, weights kept in registers. Query heads of a group share tiles. Where no
 sequence has more than 256 tokens (head_dim 64 and 128; 128 tokens with head_dim 256), short_attention.cuh reads keys
-and values once into shared memory instead; where 16 sequences or more, or fewer over long contexts, have few query
-tokens each (head_dim 128), decode_attention.cuh gives every multiprocessor an equal stretch of the pages. One query
-token a sequence is paged decode (paged_decode.py). Which kernel a call gets, and how the work is cut, is chosen from
-sizes that the host knows (attention_planning.py); nothing waits for the GPU.
+and values once into shared memory instead; where sequences have few query tokens each and long contexts (head_dim
+128), decode_attention.cuh gives every multiprocessor an equal stretch of the pages. One query token a sequence is
+paged decode (paged_decode.py). Which kernel a call gets, and how the work is cut, is chosen from sizes that the host
+knows (attention_planning.py); nothing waits for the GPU.
 
 Needs nvcc (on the PATH, in $CUDA_HOME or /usr/local/cuda) at the first call ever. Kept between calls: the library, and
 a workspace for each stream whose counters every call leaves at zero. Deterministic: chunks of a tile are added in their
@@ -36,9 +36,10 @@ decode_library = cuda_library.CudaLibrary(__file__, "derby_decode_attention", "d
 clusters_library, stretches_library = paged_decode.library, paged_decode.long_library  # named here to be built ahead
 MOST_SHORT = {64: 256, 128: 256, 256: 128}  # head_dim: tokens of a sequence, as in short_units.cuh
 FEW_ROWS = 16  # query tokens times heads of a group, as in decode.cu, which has head_dim 128 only
-# Where the kernel for few rows is the faster one, seen on an H200: sequences from which it always is, keys of the
-# longest sequence, keys of all key heads. And keys of all heads of one sequence that is read a head at a time.
-LEAST_SEQUENCES, LEAST_KEYS, LEAST_BATCH, SHORT_BATCH = 16, 2048, 1 << 15, 1 << 18
+# Where the kernel for few rows is the faster one, seen on an H200. From 16 sequences on: keys of all key heads. With
+# fewer: keys of the longest sequence, and of all key heads. And keys of all heads of one sequence that is read a head
+# at a time.
+LEAST_SEQUENCES, MANY_KEYS, LEAST_KEYS, LEAST_BATCH, SHORT_BATCH = 16, 3 << 17, 2048, 1 << 15, 1 << 18
 MOST_HEAD_DIM = 256
 STRETCHES = {"stretches": 1}  # decode_library, for one query token a sequence
 # Clusters must be expected to take less than stretches, and where there is much to read less than this share: memory
@@ -58,11 +59,12 @@ def in_triton(*inputs, output):
 
 def spreads_pages(sequences, longest, kv_heads, rows):
     """Whether few query rows are better off with the kernel that gives every multiprocessor an equal stretch of pages.
-    With fewer than 16 sequences: where there is enough to read that parts of a sequence are worth adding. Its products
-    of 9 to 16 rows are slower than the other kernel's, unless that one has too few tiles to fill the GPU."""
-    if sequences >= LEAST_SEQUENCES:
-        return True
+    It starts later: with 16 sequences or more the other kernel fills the GPU, so there must be much to read. With fewer
+    there must be enough that parts of a sequence are worth adding. Its products of 9 to 16 rows are slower than the
+    other kernel's, unless that one has too few tiles to fill the GPU."""
     tiles = sequences * kv_heads
+    if sequences >= LEAST_SEQUENCES:
+        return tiles * longest >= MANY_KEYS
     enough = longest >= LEAST_KEYS and tiles * longest >= LEAST_BATCH and (rows <= 8 or tiles < 4)
     return enough and (sequences <= 8 or longest >= 4 * LEAST_KEYS)
 
