@@ -207,7 +207,7 @@ opened = file.open()
 for what in (
     lambda: fcntl.fcntl(opened, fcntl.F_SETLEASE, fcntl.F_RDLCK),
     lambda: fcntl.fcntl(opened, fcntl.F_SETOWN, os.getppid()),
-    lambda: fcntl.ioctl(opened, 0x40086602, struct.pack("l", 16)),
+    *(lambda number=number: fcntl.ioctl(opened, number, bytes(128)) for number in (0x40086602, 0x40806685, 0x50009418)),
     lambda: os.setxattr(file, "user.mine", b"1"),
     lambda: os.setpriority(os.PRIO_USER, 0, 5),
     lambda: fcntl.fcntl(os.pipe()[1], 1031, 1 << 20),
@@ -239,6 +239,8 @@ if os.uname().machine == "x86_64":
 x86 = os.uname().machine == "x86_64"
 for number in (298, 272, 304, 165, 29, 248, 240) if x86 else (241, 97, 265, 40, 194, 217, 180):
     assert libc.syscall(number, 0, 0, 0, 0, 0) == -1 and ctypes.get_errno() == errno.EPERM, number
+assert libc.syscall(469, 0, 0, 0, 0, 0) == -1 and ctypes.get_errno() == errno.EOPNOTSUPP
+assert len(fcntl.ioctl(opened, 0x541B, bytes(4))) == 4, "how many bytes can be read"
 fcntl.lockf(opened, fcntl.LOCK_SH)
 fcntl.fcntl(opened, fcntl.F_SETFD, fcntl.FD_CLOEXEC)
 for mode in (0, 0o400, 0o600):

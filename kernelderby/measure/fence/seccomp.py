@@ -55,6 +55,7 @@ _WITHOUT_NUMBER = {"clone3": (435, 435)}  # ENOSYS: its flags are in memory; cal
 _WITHOUT_ATTRIBUTES = {  # EOPNOTSUPP, as on a disk without attributes: an access list could close a file to the run
     **{"setxattr": (188, 5), "lsetxattr": (189, 6), "fsetxattr": (190, 7), "setxattrat": (463, 463)},
     **{"removexattr": (197, 14), "lremovexattr": (198, 15), "fremovexattr": (199, 16), "removexattrat": (466, 466)},
+    "file_setattr": (469, 469),
 }
 _WITHOUT_EFFECT = {"chown": (92, None), "lchown": (94, None), "fchown": (93, 55), "fchownat": (260, 54)}
 # Of a worker alone: it stays in one group with all that it starts, so one signal reaches all of them. Of a chain of
@@ -84,9 +85,10 @@ _WITH = {
     # F_SETOWN, F_SETSIG, F_SETOWN_EX, F_SETLEASE, F_SETPIPE_SZ.
     "fcntl": ((72, 25), 1, [8, 10, 15, 1024, 1031]),
     "setrlimit": ((160, 164), 0, [_RTTIME, _CORE]),
-    # FIOSETOWN and SIOCSPGRP (the same for sockets), TIOCSTI, FS_IOC_SETFLAGS and FS_IOC_FSSETXATTR (immutable files).
-    "ioctl": ((16, 29), 1, [0x8901, 0x8902, 0x5412, 0x40086602, 0x401C5820]),
 }
+# FIOSETOWN and SIOCSPGRP (a file that signals), TIOCSTI; and, by the second byte, all that ask a file system itself: of
+# ext4 and others ("f": immutable files, fs-verity), XFS ("X"), Btrfs and F2FS. Most need no file opened to write.
+_IOCTL, _SIGNALLING, _OF_FILE_SYSTEMS = (16, 29), [0x8901, 0x8902, 0x5412], (0x66, 0x58, 0x94, 0xF5)
 
 # Families of sockets that a worker may open: AF_NETLINK, with which libraries list the machine's interfaces, and
 # AF_UNIX. CUDA's driver first looks for its Multi-Process Service with an AF_UNIX socket, and fails with error 304
@@ -110,6 +112,7 @@ _FARTHEST = 255  # instructions that one jump can skip
 
 Instruction = tuple[int, int, int, int]
 _REFUSED_HERE: Instruction = (_RETURN, 0, 0, _REFUSE)
+_UNKNOWN_HERE: Instruction = (_RETURN, 0, 0, _FAIL | errno.EOPNOTSUPP)
 
 
 class _Program(ctypes.Structure):
@@ -233,6 +236,9 @@ def _program(targets: Collection[int], has_service: bool, of_judge: bool) -> byt
         if of_judge and name == "setrlimit":
             continue
         code += _rule(numbers[column], _answered_when(argument, values, _REFUSE))
+    unknown = [each for kind in _OF_FILE_SYSTEMS for each in ((_EQUAL, 0, 1, kind << 8), _UNKNOWN_HERE)]
+    by_kind = [_argument(1), (_AND, 0, 0, 0xFF00), *unknown]
+    code += _rule(_IOCTL[column], [*by_kind, *_answered_when(1, _SIGNALLING, _REFUSE)])
     interfaces = [(_EQUAL, 0, 4, _AF_NETLINK), *_answered_when(2, [_OF_PROGRAMS], _REFUSE)]
     of_unix = [(_EQUAL, 0, 1, _AF_UNIX), (_RETURN, 0, 0, _ALLOW)] if has_service else _that_sends_when_connected()
     code += _rule(_SOCKET[column], [_argument(0), *interfaces, *of_unix, _REFUSED_HERE])
