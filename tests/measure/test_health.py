@@ -194,6 +194,23 @@ def test_who_has_no_memory_beside_the_others_runs_by_itself(tmp_path, monkeypatc
     assert [each.problems for each in verify(root / "traces")] == [[]]
 
 
+@pytest.mark.parametrize(
+    ("message", "times", "crowded"),
+    [
+        ("CUDA out of memory", {}, True),
+        ("CUDA out of memory", {"eager": [(1.0,)]}, False),
+        (f"{JUDGE_WITHOUT_MEMORY}: 1 GiB", {"eager": [(1.0,)]}, True),
+    ],
+)
+def test_whoever_knows_its_times_is_not_measured_once_more(message, times, crowded):
+    """By its own word that it has no memory."""
+    from kernelderby.measure.run.contest import Contest
+
+    table, job = SimpleNamespace(device=SimpleNamespace(type="cuda")), SimpleNamespace(solutions=(1, 2))
+    contest = Contest(SimpleNamespace(), job, table)
+    assert contest._is_crowded_out(SimpleNamespace(times=times), Failed(Status.OUT_OF_MEMORY, message)) is crowded
+
+
 def test_a_definition_that_breaks_alone_is_named(tmp_path):
     root, notes = copied_set(tmp_path), []
     source = Catalog.open(root).definition("scaled_add_n16").source_path

@@ -284,7 +284,7 @@ class Contest:
             racer.correctness = end.correctness
         if isinstance(end, Failed):
             self._run.health.expect_sound(end.message)
-        if self._is_crowded_out(end):
+        if self._is_crowded_out(racer, end):
             self.crowded.append(racer.solution)
         else:
             self._run.ledger.write(self._job, racer.solution, end.status, end.message, racer)
@@ -292,12 +292,14 @@ class Contest:
             self._run.workers.drop(racer.solution.name)
         return False
 
-    def _is_crowded_out(self, end: Verdict | Failed) -> bool:
+    def _is_crowded_out(self, racer: Racer, end: Verdict | Failed) -> bool:
         """Whether it may lack memory because of the others: on a GPU each worker holds its own inputs, and the judge a
-        set for each."""
+        set for each. A worker's own word counts only before its first times: with them in hand, it could choose to be
+        measured once more."""
         if end.status is not Status.OUT_OF_MEMORY or len(self._job.solutions) == 1:
             return False
-        return self._table.device.type == "cuda" or end.message.startswith(JUDGE_WITHOUT_MEMORY)
+        by_its_word = self._table.device.type == "cuda" and not racer.times
+        return by_its_word or end.message.startswith(JUDGE_WITHOUT_MEMORY)
 
     def _reference_latency(self, racers: list[Racer]) -> float | None:
         if not racers:
