@@ -219,6 +219,25 @@ def test_the_solutions_of_each_variant_are_told_as_they_ran(package, monkeypatch
     assert variants.which_ran(package, calls, CPU)["silu_and_mul"]["libraries"] == ["theirs"]
 
 
+def test_a_capture_that_plain_torch_ends_is_one_line(monkeypatch):
+    """The experts' plain torch reads the routing from the GPU."""
+    problem = RuntimeError(
+        "CUDA error: operation not permitted when stream is capturing\nCompile with TORCH_USE_CUDA_DSA"
+    )
+
+    def captured(run):
+        raise problem
+
+    monkeypatch.setattr(bench, "_captured", captured)
+    with pytest.raises(DerbyError, match=r"when stream is capturing\): no library of fused_moe_bf16 is installed"):
+        bench._all_captured({"libraries": None}, ["fused_moe_bf16"])
+    with pytest.raises(RuntimeError, match="not permitted"):  # whatever else it is
+        bench._all_captured({"libraries": None}, [])
+    problem = torch.OutOfMemoryError("CUDA out of memory")
+    with pytest.raises(torch.OutOfMemoryError):
+        bench._all_captured({"libraries": None}, ["fused_moe_bf16"])
+
+
 def test_rows_of_libraries_predict_nothing_of_plain_torch():
     calls = [("norm", {"num_tokens": 16}, 10)]
     found = prediction.predicted(Winners(), calls, 1000.0, ["norm"])

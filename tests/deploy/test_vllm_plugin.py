@@ -249,7 +249,8 @@ def test_what_another_vllm_lacks_stays_vllms_and_the_rest_runs(plugin, monkeypat
     assert "RMSNorm" in registry and "RMSNormGated" not in registry
     assert any("gated_norm stays vLLM's: ImportError" in line for line in plugin.lines)
     assert plugin.lines[-1] == (
-        "kernelderby_winners runs in vLLM for rms_norm, silu_and_mul, mrope, experts, block_fp8, attention"
+        "kernelderby_winners runs in vLLM for rms_norm, silu_and_mul, mrope, experts, block_fp8, attention, "
+        "where a model has such layers"
     )
 
 
@@ -429,7 +430,7 @@ def test_an_operator_that_the_package_lacks_is_named(plugin, package, monkeypatc
     plugin.register()
     assert plugin.lines == [
         "kernelderby_winners: silu_and_mul stays vLLM's: this package brings no silu_and_mul",
-        "kernelderby_winners runs in vLLM for nothing",
+        "kernelderby_winners runs nowhere in vLLM",
     ]
 
 

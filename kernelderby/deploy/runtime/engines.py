@@ -15,7 +15,7 @@ from .solutions import PREFIX, tell
 Replaced = Mapping[
     str, tuple[tuple[str, ...], Callable[[], None]]
 ]  # name in the switch -> its operators, the function that replaces
-NOT_TAKEN = "a slice, another type than bfloat16, or sizes that were not measured"
+NOT_TAKEN = "a slice, another type than bfloat16, sizes that were not measured"
 
 
 def register_in(engine: str, switch: str, replaced: Replaced, gpu: Callable[[], str | None]) -> list[str]:
@@ -40,7 +40,11 @@ def register_in(engine: str, switch: str, replaced: Replaced, gpu: Callable[[], 
             done.append(name)
         except (ImportError, AttributeError, KeyError, TypeError) as problem:  # another version
             tell(f"{PREFIX}: {name} stays {engine}'s: {type(problem).__name__}: {problem}")
-    tell(f"{PREFIX} runs in {engine} for {', '.join(done) or 'nothing'}")
+    tell(
+        f"{PREFIX} runs in {engine} for {', '.join(done)}, where a model has such layers"
+        if done
+        else f"{PREFIX} runs nowhere in {engine}"
+    )
     return done
 
 

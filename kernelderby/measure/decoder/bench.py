@@ -85,14 +85,14 @@ def _cell(winners: Any, decoder: Decoder, rounds: int, compiles: bool) -> Decode
     switched_off = {f"{OFF}{name}": name for name in dict.fromkeys(each[0] for each in calls)} if is_gpu else {}
     with torch.no_grad():
         eager = {name: _step(winners, name, decoder) for name in names}
-        ready = {name: _captured(run) for name, run in eager.items()} if is_gpu else eager
+        ran = which_ran(winners, calls, decoder.device)
+        ready = _all_captured(eager, _without_library(ran)) if is_gpu else eager
         logits = {name: run().float().clone() for name, run in ready.items()}
         medians = _medians(ready, decoder.device, rounds)
         eager_us = _medians({name: eager[name] for name in names if name != "compile"}, decoder.device, rounds)
         del ready
         without = {name: _captured(_step(winners, "winners", decoder, off)) for name, off in switched_off.items()}
         beside = _medians({"winners": _captured(eager["winners"]), **without}, decoder.device, rounds) if is_gpu else {}
-    ran = which_ran(winners, calls, decoder.device)
     is_measured = is_gpu and torch.cuda.get_device_name(decoder.device) in winners.DATA["gpus"]
     base = logits["libraries"]
     largest = base.abs().max().item() or 1.0
@@ -147,6 +147,24 @@ def _step(winners: Any, name: str, decoder: Decoder, off: str | None = None) -> 
 
     called()
     return called
+
+
+def _all_captured(
+    eager: dict[str, Callable[[], torch.Tensor]], without_library: list[str]
+) -> dict[str, Callable[[], torch.Tensor]]:
+    """DerbyError if plain torch stands for a library and reads from the GPU, as the experts' does: that ends a
+    capture."""
+    try:
+        return {name: _captured(run) for name, run in eager.items()}
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        if not without_library:
+            raise
+        raise DerbyError(
+            f"the libraries' step cannot be captured ({str(error).splitlines()[0]:.80}): no library of "
+            f"{', '.join(without_library)} is installed; install one (vllm, deep_gemm or sgl_kernel)"
+        ) from None
 
 
 def _captured(run: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
