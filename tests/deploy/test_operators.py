@@ -178,6 +178,22 @@ def test_slices_and_odd_addresses_go_through_a_copy(package, row):
     torch.testing.assert_close(residual, expected[1])
 
 
+def test_the_copy_of_a_whole_pool_is_a_line(package, monkeypatch, caplog):
+    """Caches as halves of vLLM's, [blocks, 2, ...]: right, and a server would not see what it costs."""
+    operators = importlib.import_module(f"{package.__name__}.operators")
+    solutions = importlib.import_module(f"{package.__name__}.solutions")
+    monkeypatch.setattr(solutions, "_told", set())
+    monkeypatch.setattr(operators, "LARGE", 4 * 16 * 2 * 128 * 2)
+    pool, rows = torch.zeros(4, 2, 16, 2, 128).bfloat16(), torch.randn(3, 2, 128).bfloat16()
+    for _ in range(2):
+        package.reshape_and_cache_(rows, rows, *pool.unbind(1), torch.tensor([0, 17, 63]))
+    assert pool.view(4, 2, 16, 2, 128)[[0, 1, 3], :, [0, 1, 15]].equal(rows[:, None].expand(3, 2, 2, 128))
+    assert [record.message.split(",")[0] for record in caplog.records if "copies" in record.message] == [
+        "reshape_and_cache copies key_cache",
+        "reshape_and_cache copies value_cache",
+    ]
+
+
 # ----------------------------------------------------------------------------- what runs, told by made-up solutions
 
 

@@ -24,6 +24,7 @@ from .selector import Selector
 from .solutions import PREFIX, can_run, function_of, tell
 
 ALIGNMENT = 16  # bytes
+LARGE = 1 << 24  # bytes of an input, such as a cache or weights, whose copy the log names
 DATA: dict[str, Any] = json.loads((Path(__file__).parent / "operators.json").read_text(encoding="utf-8"))
 _kinds = frozenset(("own", "library", "plain"))  # of the solutions that may run, see only()
 _REFUSALS = (ValueError, TypeError, NotImplementedError, AssertionError)
@@ -196,7 +197,7 @@ class ServedOperator:
         in_place: bool,
     ) -> None:
         """own_in_place: of the solution, whose outputs lie in its inputs' memory."""
-        given = {name: _ready(value) for name, value in zip(self.inputs, arguments, strict=True)}
+        given = {name: self._ready(name, value) for name, value in zip(self.inputs, arguments, strict=True)}
         written: dict[str, torch.Tensor] = {}
         for name, tensor in outputs.items():
             shared = self.in_place.get(name) if in_place else None
@@ -213,6 +214,17 @@ class ServedOperator:
         for name, tensor in outputs.items():
             if written[name] is not tensor:
                 tensor.copy_(written[name])
+
+    def _ready(self, name: str, value: Any) -> Any:
+        if not isinstance(value, torch.Tensor) or _is_ready(value):
+            return value
+        if value.nbytes >= LARGE:
+            tell(
+                f"{self.name} copies {name}, {value.nbytes >> 20:,} MiB, at each call: it is not contiguous, or not "
+                f"at a multiple of {ALIGNMENT} bytes",
+                f"{self.name}: copy of {name}",
+            )
+        return value.clone(memory_format=torch.contiguous_format)
 
 
 def _keep(known: dict[Any, Any], key: Any, value: Any) -> None:
@@ -242,12 +254,6 @@ def _warm_key(sizes: Mapping[str, int], arguments: Sequence[Any]) -> tuple[Any, 
 
 def _is_ready(tensor: torch.Tensor) -> bool:
     return tensor.is_contiguous() and tensor.data_ptr() % ALIGNMENT == 0
-
-
-def _ready(value: Any) -> Any:
-    if not isinstance(value, torch.Tensor) or _is_ready(value):
-        return value
-    return value.clone(memory_format=torch.contiguous_format)
 
 
 @contextmanager
