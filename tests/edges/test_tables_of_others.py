@@ -67,3 +67,29 @@ def test_a_module_table_with_what_is_no_time(tmp_path, checkout, place, value):
     (tmp_path / "table.toml").write_text("\n".join(lines))
     outcome = run("profile", "layers", tmp_path / "table.toml", "--json")
     assert outcome.code == 1 and "table.toml: " in outcome.err
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "with [" * 200_000,
+        f"with [{'a' * 1_000_000}",
+        "**" + "(" * 500_000,
+        "#" * 1_000_000,
+        f"a|b\n|{'-' * 1_000_000}x",
+    ],
+    ids=["paths", "path", "titles", "headings", "rule"],
+)
+def test_a_line_without_end_is_read_once(tmp_path, text):
+    """Each of these took the square of its length, or its cube. run() fails after ten seconds."""
+    path = tmp_path / "t.csv"
+    path.write_text(f"{text}\n")
+    assert "is no profile that derby knows" in run("profile", "kernels", path).err
+
+
+def test_a_module_table_of_very_many_rows(tmp_path):
+    path = tmp_path / "t.md"
+    rows = "".join(f"| g | m{number % 50} | k | 5us |\n" for number in range(10_000))
+    path.write_text(f"| 组 | 模块 | kernel | 耗时 |\n|---|---|---|---|\n{rows}")
+    outcome = run("profile", "layers", path, "--json")
+    assert outcome.code == 0 and outcome.out.count("k (200)") == 50

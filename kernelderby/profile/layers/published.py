@@ -100,28 +100,31 @@ def table_columns(path: Path, layer_map: LayerMap | None) -> tuple[list[LayerCol
 
 def _rows(path: Path, data: dict[str, Any], layer_map: LayerMap | None) -> list[tuple[Line, dict[str, Any]]]:
     rows = []
-    taken: set[Line] = set()
+    taken: dict[Line, int] = {}
     for group, entries in data.get("rows", {}).items():
         for entry in entries:
             if not entry.get("module"):
                 raise DerbyError(f"{path}: rows.{group}: each row needs a module; add it")
             line = _line(layer_map, group, entry["module"], entry.get("kernel", ""), taken)
-            taken.add(line)
             rows.append((line, entry))
     if not rows:
         raise DerbyError(f"{path}: rows: is empty; add the figures")
     return rows
 
 
-def _line(layer_map: LayerMap | None, group: str, module: str, kernel: str, taken: set[Line]) -> Line:
-    """The map's line for a row: the module's first matching kernel that is not taken yet; otherwise a new line."""
+def _line(layer_map: LayerMap | None, group: str, module: str, kernel: str, taken: dict[Line, int]) -> Line:
+    """The map's line for a row: the module's first matching kernel that is not taken yet; otherwise a new line. taken:
+    line -> rows that asked for it; the line is added."""
     name = normal_form(kernel)
     for step in layer_map.steps if layer_map else ():
         if step.line[:2] == (group, module) and step.match and step.match.search(name) and step.line not in taken:
+            taken[step.line] = 1
             return step.line
-    line, number = (group, module, kernel), 2
+    first = line = group, module, kernel
     while line in taken:
-        line, number = (group, module, f"{kernel} ({number})"), number + 1
+        taken[first] += 1
+        line = group, module, f"{kernel} ({taken[first]})"
+    taken[line] = 1
     return line
 
 

@@ -195,17 +195,13 @@ def _order(layer_map: LayerMap | None, columns: Sequence[LayerColumn]) -> list[L
     last. Other lines follow the last line of their module, or of their group, or come at the end."""
     known = [line for column in columns for line in (*column.names, *column.lines)]
     present = set(known)
-    order = [line for line in (layer_map.lines if layer_map else ()) if line in present]
-    for line in dict.fromkeys(known):
-        if line in order:
-            continue
-        places = [
-            max((place for place, other in enumerate(order) if other[:length] == line[:length]), default=None)
-            for length in (2, 1)
-        ]
-        place = next((place for place in places if place is not None), len(order) - 1)
-        order.insert(place + 1, line)
+    of_map = {line: None for line in (layer_map.lines if layer_map else ()) if line in present}
+    runs: dict[str, list[list[Line]]] = {}  # group -> its lines; those in one list stay together
+    of_module: dict[tuple[str, str], list[Line]] = {}  # -> the list that its next line goes to
+    for line in {**of_map, **dict.fromkeys(known)}:
+        if line in of_map or line[:2] not in of_module:
+            of_module[line[:2]] = []
+            runs.setdefault(line[0], []).append(of_module[line[:2]])
+        of_module[line[:2]].append(line)
     groups = sorted(layer_map.groups, key=lambda name: not layer_map.usual(name)) if layer_map else []
-    groups += [line[0] for line in order]
-    rank = {group: -place for place, group in reversed(list(enumerate(groups)))}
-    return sorted(order, key=lambda line: -rank[line[0]])
+    return [line for group in dict.fromkeys([*groups, *runs]) for run in runs.get(group, ()) for line in run]

@@ -13,12 +13,13 @@ from kernelderby.store.counts import counted
 
 # nsys's line before a table, which names the report.
 _REPORT = re.compile(
-    r"with \[.*?(?P<script>\w+)\.py[\]:]|Executing '(?P<executing>\w+)'|^\W*\*\*.*\((?P<title>\w+)\):?\s*$"
-    r"|^\W*#+.*\((?P<heading>\w+)\):?\s*$|^\W*\*\*(?P<alone>\w+)\*\*\s*$"
+    r"with \[(?:[^][]*[^][\w])?(?P<script>\w+)\.py[\]:]|Executing '(?P<executing>\w+)'"
+    r"|^[^\w*]*\*\*.*\((?P<title>\w+)\):?\s*$|^[^\w#]*#.*\((?P<heading>\w+)\):?\s*$"
+    r"|^[^\w*]*\*\*(?P<alone>\w+)\*\*\s*$"
 )
 _BETWEEN = re.compile(r"^\s*(Processing \[|Generating |Exporting |NOTICE|SKIPPED|WARNING|\*\*|\[\d+/\d+\]|#|Using )")
 _DASHES = re.compile(r"\s*-{2,}(\s+-{2,}){2,}\s*")
-RULE = re.compile(r"\s*\|?[\s:|-]*-[\s:|-]*")
+RULE = re.compile(r"(?=[^-]*-)[\s:|-]+")
 
 
 @dataclass(slots=True)
