@@ -44,7 +44,7 @@ WITHOUT_TORCH = (
     "rank.by_importance",
     "report.text",
     "report.markdown",
-    "report.ranking",
+    "report.ranking.tables",
     "report.roofline.answer",
     "report.importance",
     "profile.sources",

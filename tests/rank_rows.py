@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 from kernelderby.catalog import Workload
 from kernelderby.rank import rank
+from kernelderby.report.ranking.notes import notes
 from kernelderby.rows.measurement import Cost, Measurement, Status
 
 D = "operator"
@@ -59,4 +60,4 @@ def ranked(measurements, workloads=3, names=None, **options):
         )
         for name in names
     }
-    return rank(measurements, D, workloads, solutions, **options)
+    return rank(measurements, D, workloads, solutions, noted=notes, **options)

@@ -10,7 +10,7 @@ from rank_rows import STEADY, ranked, row, workload
 
 from kernelderby.hardware import find_gpu
 from kernelderby.report import text
-from kernelderby.report.ranking import ranking_report
+from kernelderby.report.ranking.tables import ranking_report
 from kernelderby.roofline.recorded import recorded
 from kernelderby.rows.measurement import Measurement, Timed
 

@@ -17,6 +17,7 @@ from kernelderby.catalog.selection import by_origin
 from kernelderby.catalog.workloads import FRESH
 from kernelderby.errors import DerbyError
 from kernelderby.rank import Ranking, rank
+from kernelderby.report.ranking.notes import notes
 from kernelderby.roofline.recorded import Reached, recorded
 from kernelderby.roofline.selection import Key, RowCount, choose_group, group_rows, tallies
 from kernelderby.rows.measurement import Measurement, Place, Status
@@ -109,6 +110,7 @@ class RecordedRows:
                 baseline=baseline,
                 only=None if only is None else set(only),
                 time=time,
+                noted=notes,
             )
 
         uuids = hashlib.sha256(" ".join(workload.uuid for workload in part).encode()).hexdigest()

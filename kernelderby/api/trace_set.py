@@ -24,7 +24,6 @@ from kernelderby.rank.bounds import Explanation
 from kernelderby.rank.by_importance import ImportanceRanking
 from kernelderby.rank.field import Field, field
 from kernelderby.rank.leads import KINDS, Leads, leads_on_legs
-from kernelderby.rank.notes import with_other_leads
 from kernelderby.report.answer import Answer
 from kernelderby.report.capture import Captured
 from kernelderby.report.field import field_answer
@@ -32,7 +31,8 @@ from kernelderby.report.importance import importance_answer
 from kernelderby.report.leads import leads_answer
 from kernelderby.report.listing import contract_answer, listing_answer
 from kernelderby.report.prompt import operator_prompt
-from kernelderby.report.races import rankings_answer
+from kernelderby.report.ranking.notes import with_other_leads
+from kernelderby.report.ranking.races import rankings_answer
 from kernelderby.report.roofline.answer import survey_answer
 from kernelderby.roofline.listing import Contract, Listing, contract, listing
 from kernelderby.roofline.operators import Survey, survey

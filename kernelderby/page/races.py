@@ -15,6 +15,7 @@ from kernelderby.page.operators import flops_per_second
 from kernelderby.page.text import interval, six, words
 from kernelderby.rank import Ranking, Ratio, Summary, rank
 from kernelderby.rank.model import NOT_MEASURED, Cell
+from kernelderby.report.ranking.notes import notes
 from kernelderby.roofline import selection
 from kernelderby.roofline.floors import operator_fair_share, operator_share
 from kernelderby.roofline.selection import Chosen, Key
@@ -61,7 +62,9 @@ def _races_of_part(
         default = selection.choose_group(groups, gpu, None)
         for key in sorted((each for each in groups if each.gpu == gpu), key=lambda each: each != default):
             orders = {
-                kind: rank(rows, definition, workloads, solutions, gpu=gpu, protocol=key.protocol, time=kind)
+                kind: rank(
+                    rows, definition, workloads, solutions, gpu=gpu, protocol=key.protocol, time=kind, noted=notes
+                )
                 for kind in KINDS
                 if any(row.time(kind) for row in groups[key]) or kind == "eager"
             }

@@ -6,9 +6,9 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable
 from statistics import fmean
+from typing import NamedTuple
 
 from kernelderby.rows.measurement import Measurement, Status
-from kernelderby.store.counts import counted
 
 
 def card_of(row: Measurement) -> str | None:
@@ -17,9 +17,19 @@ def card_of(row: Measurement) -> str | None:
     return str(found) if found else None
 
 
-def spread(rows: Iterable[Measurement]) -> str | None:
-    """A sentence if the rows come from several cards: by how much the slowest card is slower than the fastest, over all
-    times of the same code on the same workload that at least two cards have. Otherwise None."""
+class Spread(NamedTuple):
+    """apart: by how much the slowest card is slower than the fastest, over all times of the same code on the same
+    workload that at least two cards have (`shared` of them). Without such times apart is None."""
+
+    cards: int
+    fastest: str = ""
+    slowest: str = ""
+    apart: float | None = None
+    shared: int = 0
+
+
+def spread(rows: Iterable[Measurement]) -> Spread | None:
+    """None if the rows come from one card."""
     timed = [
         (card, row.latency_us, row)
         for row in rows
@@ -38,13 +48,7 @@ def spread(rows: Iterable[Measurement]) -> str | None:
         for card, latency_us in own.items():
             logs[card].append(math.log(latency_us) - middle)
     if not shared:
-        return (
-            f"rows of {counted(len(cards), 'card')}, which have no time in common; times of two cards are never paired"
-        )
+        return Spread(len(cards))
     means = {card: fmean(values) for card, values in logs.items()}
-    quickest, slowest = min(means, key=lambda card: means[card]), max(means, key=lambda card: means[card])
-    apart = math.expm1(means[slowest] - means[quickest])
-    return (
-        f"rows of {counted(len(cards), 'card')}: {slowest:.12} is {apart:.1%} slower than {quickest:.12} (eager, "
-        f"{counted(len(shared), 'time')} that cards have in common); times of two cards are never paired"
-    )
+    fastest, slowest = min(means, key=lambda card: means[card]), max(means, key=lambda card: means[card])
+    return Spread(len(cards), fastest, slowest, math.expm1(means[slowest] - means[fastest]), len(shared))

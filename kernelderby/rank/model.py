@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
 
 from kernelderby.rank.lead import Lead
-from kernelderby.roofline.selection import Group
+from kernelderby.roofline.selection import Chosen, Group
+from kernelderby.rows.measurement import Measurement
 from kernelderby.statistics.ratio import Ratio
 from kernelderby.store.counts import counted
 
@@ -154,3 +157,26 @@ class Ranking:
 
     def row(self, uuid: str) -> WorkloadRow:
         return next(row for row in self.rows if row.uuid == uuid)
+
+
+class Asked(NamedTuple):
+    """Which choices the caller made. The notes name the others."""
+
+    gpu: bool
+    protocol: bool
+    baseline: bool
+    time: bool = False
+
+
+class Noted(Protocol):
+    """Writes the notes of a ranking, one sentence each."""
+
+    def __call__(
+        self,
+        ranking: Ranking,
+        rows: Sequence[Measurement],
+        chosen: Mapping[tuple[str, str], Chosen],
+        solutions: Mapping[str, Any],
+        asked: Asked,
+    ) -> tuple[str, ...]:
+        """rows: all rows of the ranked GPU and protocol. solutions: all solutions of the definition in the set."""

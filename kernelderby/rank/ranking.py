@@ -12,10 +12,9 @@ from kernelderby.catalog import Solution, Workload
 from kernelderby.catalog.selection import shortest_labels
 from kernelderby.errors import DerbyError
 from kernelderby.hardware import find_gpu
-from kernelderby.rank import notes
 from kernelderby.rank.arena import Arena, arena_of
 from kernelderby.rank.lead import Lead, lead_of, of_present_code
-from kernelderby.rank.model import NOT_MEASURED, PASSED, Cell, Pair, Ranking, Summary, WorkloadRow
+from kernelderby.rank.model import NOT_MEASURED, PASSED, Asked, Cell, Noted, Pair, Ranking, Summary, WorkloadRow
 from kernelderby.rank.order import order, order_dependences, slowdowns
 from kernelderby.rank.pairs import Compared, compare
 from kernelderby.roofline import selection
@@ -39,13 +38,15 @@ def rank(
     baseline: str | None = None,
     only: Collection[str] | None = None,
     time: str | None = None,
+    noted: Noted | None = None,
 ) -> Ranking:
     """Ranks the solutions of one definition on one GPU under one protocol, by one kind of time: `time`, or the one that
     selection.time_kind chooses.
 
     measurements: rows of any definition; rows of other definitions are skipped. solutions: all solutions of the
     definition in the set; `only` narrows them. gpu, protocol: see selection.choose_group. baseline: see
-    docs/scoring.md. DerbyError: no rows at all, an unknown GPU or protocol, or a baseline that passed nothing there.
+    docs/scoring.md. noted: writes the notes, such as report.ranking.notes. DerbyError: no rows at all, an unknown GPU
+    or protocol, or a baseline that passed nothing there.
     """
     measurements = [row for row in measurements if row.definition == definition]
     groups = selection.group_rows(measurements)
@@ -93,10 +94,12 @@ def rank(
         origin=_origin(workloads),
         lead=_lead(arena, ordered, contenders),
     )
-    asked = notes.Asked(
+    if noted is None:
+        return ranking
+    asked = Asked(
         gpu=gpu is not None, protocol=protocol is not None, baseline=baseline is not None, time=time is not None
     )
-    return replace(ranking, notes=notes.notes(ranking, rows, arena.chosen, solutions, asked))
+    return replace(ranking, notes=noted(ranking, rows, arena.chosen, solutions, asked))
 
 
 def _lead(arena: Arena, ordered: Sequence[str], solutions: Mapping[str, Solution]) -> Lead | None:

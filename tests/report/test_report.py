@@ -12,8 +12,8 @@ from rank_rows import ranked, row, rows, workload
 from kernelderby.report import markdown, text
 from kernelderby.report.model import Column, Report, Table, TableCell
 from kernelderby.report.numbers import factor, microseconds
-from kernelderby.report.races import rankings_answer
-from kernelderby.report.ranking import ranking_report
+from kernelderby.report.ranking.races import rankings_answer
+from kernelderby.report.ranking.tables import ranking_report
 from kernelderby.rows.measurement import Status
 
 TABLE = Table(

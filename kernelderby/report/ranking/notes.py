@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from textwrap import shorten
-from typing import Any, NamedTuple
+from typing import Any
 
 from kernelderby.catalog.workloads import FRESH
-from kernelderby.rank.cards import spread
-from kernelderby.rank.model import Pair, Ranking, WorkloadRow
+from kernelderby.rank.cards import Spread, spread
+from kernelderby.rank.model import Asked, Pair, Ranking, WorkloadRow
 from kernelderby.roofline.selection import Chosen
 from kernelderby.rows.measurement import FLASHINFER_BENCH_CUPTI, FLASHINFER_BENCH_EVENTS, Measurement
 from kernelderby.statistics.ratio import Ratio
@@ -25,15 +25,6 @@ _OF_FLASHINFER_BENCH = {
 }
 
 
-class Asked(NamedTuple):
-    """Which choices the caller made. The notes name the others."""
-
-    gpu: bool
-    protocol: bool
-    baseline: bool
-    time: bool = False
-
-
 def notes(
     ranking: Ranking,
     rows: Sequence[Measurement],
@@ -41,7 +32,7 @@ def notes(
     solutions: Mapping[str, Any],
     asked: Asked,
 ) -> tuple[str, ...]:
-    """rows: all rows of the ranked GPU and protocol. solutions: all solutions of the definition in the set."""
+    """See rank.model.Noted."""
     return (
         *_choice(ranking, asked),
         *_times(ranking, asked, chosen),
@@ -131,11 +122,21 @@ def _provenance(
     if nameless:
         yield f"rows without a source hash, may be of older sources: {', '.join(sorted(nameless))}"
     if (of_cards := spread(rows)) is not None:
-        yield of_cards
+        yield _cards(of_cards)
     if len(ranking.environment["driver"]) > 1:
         yield f"measured under several drivers: {', '.join(ranking.environment['driver'])}"
     if ranking.group.protocol in _OF_FLASHINFER_BENCH:
         yield _OF_FLASHINFER_BENCH[ranking.group.protocol]
+
+
+def _cards(found: Spread) -> str:
+    told = f"rows of {counted(found.cards, 'card')}"
+    if found.apart is None:
+        return f"{told}, which have no time in common; times of two cards are never paired"
+    return (
+        f"{told}: {found.slowest:.12} is {found.apart:.1%} slower than {found.fastest:.12} (eager, "
+        f"{counted(found.shared, 'time')} that cards have in common); times of two cards are never paired"
+    )
 
 
 def _doubtful(ranking: Ranking) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Rankings as an answer: the tables of each (ranking.py), or one table with a row for each race."""
+"""Rankings as an answer: the tables of each (tables.py), or one table with a row for each race."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kernelderby.report.frame import Frame, fields_of, picked
 from kernelderby.report.leads import second_library
 from kernelderby.report.model import Column, Report, Row, Table, TableCell, left
 from kernelderby.report.numbers import factor
-from kernelderby.report.ranking import OUTDATED, TIED, ranking_report, share_cell
+from kernelderby.report.ranking.tables import OUTDATED, TIED, ranking_report, share_cell
 from kernelderby.store.counts import counted
 
 
