@@ -11,7 +11,9 @@ import subprocess
 import sys
 
 import pytest
+from click.testing import CliRunner
 
+from kernelderby import cli
 from kernelderby.api.authoring import new_operator
 from kernelderby.authoring.scratch import shape_lines
 from kernelderby.authoring.solution import LANGUAGES
@@ -446,6 +448,15 @@ def test_what_a_check_cannot_tell_is_said(own):
     assert new_operator(own, "wide", ["x:f16[T]"], computes="x.double() * 2").shown.endswith(
         "output:f16[T]\n  T = 4096"
     )
+
+
+def test_a_wrong_answer_is_asked_again(own, monkeypatch):
+    monkeypatch.setattr("click.testing._NamedTextIOWrapper.isatty", lambda _: True, raising=False)
+    new_operator(own, "taken", ["x:f32[T]"], computes="x")
+    words = ["taken", "mine", "x:f16", "x:f16[T,D]", "x:f16[T]", "y:zz[T]", "", "x * 2", "T=1,E=2", "T=2 D=16"]
+    answered = CliRunner().invoke(cli.derby, ["new", "operator", "--root", str(own)], input="\n".join([*words, ""]))
+    assert answered.exit_code == 0 and answered.output.count("Error: ") == 5, answered.output
+    assert [each.axes for each in Catalog.open(own).workloads("mine")] == [{"T": 2, "D": 16}]
 
 
 GROUPED = """

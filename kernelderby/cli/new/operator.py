@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import click
 
 from kernelderby.cli.options import DerbyCommand, json_option, names_option, written_root_option
 from kernelderby.cli.output import say, say_json, say_line
+from kernelderby.errors import DerbyError
 
 
 @click.command(cls=DerbyCommand)
@@ -58,13 +60,13 @@ def command(
 
     words = [*inputs, *further]
     if name is None or (not words and not function and sys.stdin.isatty()):
-        name, words, computes, measured = _asked(name, words, computes, measured)
+        name, words, computes, measured = _asked(root, name, words, computes, measured)
     if not words and not function:
         raise click.UsageError("give the inputs, such as x:bf16[T,2,D], or --from MODULE:FUNCTION")
     if function and computes:
         raise click.UsageError("--run and --from both say what it computes; leave one out")
-    sizes = [part for word in measured for part in word.split()]
-    written = new_operator(root, name, words, computes=computes, function=function, measured=sizes, **options)
+    told = [part for word in measured for part in word.split()]
+    written = new_operator(root, name, words, computes=computes, function=function, measured=told, **options)
     if as_json:
         return say_json(written.to_json())
     say(written.shown)
@@ -76,13 +78,46 @@ def command(
 
 
 def _asked(
-    name: str | None, words: list[str], computes: str, measured: tuple[str, ...]
+    root: Path, name: str | None, words: list[str], computes: str, measured: tuple[str, ...]
 ) -> tuple[str, list[str], str, tuple[str, ...]]:
     if not sys.stdin.isatty():
         raise click.UsageError("give a NAME and the inputs, such as: derby new operator swiglu 'x:bf16[T,2,D]'")
-    name = name or click.prompt("name of the operator")
-    while not words or (more := click.prompt("another input (empty: no more)", default="", show_default=False)):
-        words.append(click.prompt("input, such as x:bf16[T,2,D]") if not words else more)
+    from kernelderby.authoring.operator import expect_new
+    from kernelderby.authoring.words import base_axes, sizes, tensors
+    from kernelderby.catalog import Catalog
+
+    is_new = _right(lambda word: expect_new(Catalog.open(root), "operator", word, ("--op-type", "own")))
+    name = name or click.prompt("name of the operator", value_proc=is_new)
+    while word := _another(words):
+        words.append(word)
     computes = computes or click.prompt("what it computes, in torch (empty: later)", default="", show_default=False)
-    sizes = click.prompt("sizes to measure, such as T=1,64 D=4096 (empty: usual ones)", default="", show_default=False)
-    return name, words, computes, (*measured, *sizes.split())
+    chosen = click.prompt(
+        "sizes to measure, such as T=1,64 D=4096 (empty: usual ones)",
+        default="",
+        show_default=False,
+        value_proc=_right(lambda text: sizes(text.split(), base_axes(tensors(words)))),
+    )
+    return name, words, computes, (*measured, *chosen.split())
+
+
+def _another(words: list[str]) -> str:
+    """One more input; empty: no more."""
+    from kernelderby.authoring.words import tensors
+
+    text, check = "another input (empty: no more)", _right(lambda text: text and tensors([*words, text]))
+    if not words:
+        return str(click.prompt("input, such as x:bf16[T,2,D]", value_proc=check))
+    return str(click.prompt(text, default="", show_default=False, value_proc=check))
+
+
+def _right(check: Callable[[str], object]) -> Callable[[str], str]:
+    """For click, which shows what is wrong and asks again."""
+
+    def checked(text: str) -> str:
+        try:
+            check(text)
+        except DerbyError as error:
+            raise click.UsageError(str(error)) from None
+        return text
+
+    return checked
