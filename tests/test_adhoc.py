@@ -160,6 +160,13 @@ def test_a_kernel_that_a_cpu_does_not_time_is_told_so(own, derby):
         kernelderby.open(own).bench("kernel.py", operator="twice", device="cpu")
 
 
+def test_a_shape_of_the_api_may_be_a_dict(own):
+    asked = kernelderby.open(own)
+    for shapes in ({"T": 3, "D": 5}, [{"T": 3, "D": 5}], "T=3,D=5"):
+        [result] = asked.check("mine.py", operator="twice", shapes=shapes).value
+        assert result.case.startswith("T=3 D=5 ") and result.status == "passed"
+
+
 def test_rows_are_kept_apart_until_they_are_recorded(own, derby):
     words = ("--device", "cpu", "--shape", "T=3,D=8", "--rounds", "1", "--most-rounds", "1")
     code, out, err = derby("bench", "mine.py", "--for", "twice", *words)

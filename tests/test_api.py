@@ -97,7 +97,7 @@ def test_what_a_notebook_may_give_for_names(small_set):
     for ask, words in (
         (
             lambda: found.rank([3.5]),
-            r"rank: definitions=\[3.5\] has the wrong type; give str or int or a list of str or",
+            r"rank: definitions=\[3.5\] has the wrong type; give str or int or a dict or a list of str or",
         ),
         (lambda: found.rank(True), "definitions=True has"),
         (lambda: found.rank(iter([None])), "None is no name"),

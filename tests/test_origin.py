@@ -134,7 +134,8 @@ def test_an_origin_without_rows_is_left_out_and_said_to_who_named_the_definition
     assert (code, err) == (0, "") and "origin serving\n" not in out
     code, out, err = derby("rank", "--definitions", D, "--root", survey_set)
     assert code == 0 and "origin serving\n" not in out
-    assert err == f"derby: {D}: 1 shape has no row (origin serving); `derby bench --definitions {D} --origin serving`\n"
+    command = f"derby bench --definitions {D} --origin serving"
+    assert err == f"derby: {D}: 1 shape has no row (origin serving); `{command}` measures them\n"
     code, out, err = derby("rank", "--origin", "serving", "--root", survey_set)
     assert code == 1 and "no row of" in err and err.count("\n") == 1
 
@@ -189,3 +190,12 @@ def test_a_workload_without_cost_is_left_out_of_the_roofline_alone(derby, survey
     (shape,) = json.loads(out)["operators"][D]["shapes"]
     assert code == 0 and shape["uuid"] == two["workload"]["uuid"]
     assert err.count("\n") == 1 and one["workload"]["uuid"] in err and "run derby pack; left out" in err
+
+
+def test_an_operator_without_rows_of_its_published_shapes_is_ranked_by_the_others(derby, survey_set):
+    add_serving(survey_set)
+    write(traces(survey_set), [row for row in lines(traces(survey_set)) if row["workload"]["uuid"] == SERVING])
+    for words in ([], [D]):
+        code, out, err = derby("rank", *words, "--root", survey_set)
+        assert code == 0 and f"{D}, origin serving" in out, err
+    assert "2 shapes have no row" in err

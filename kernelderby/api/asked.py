@@ -14,7 +14,8 @@ from kernelderby.rows.measurement import TIME_KINDS
 from kernelderby.store.bounds import answering
 from kernelderby.store.fields import suggestion
 
-Names = str | int | Iterable[str | int] | None
+Shape = Mapping[str, Any]  # axis -> size
+Names = str | int | Shape | Iterable[str | int | Shape] | None
 Given = ParamSpec("Given")
 T = TypeVar("T")
 
@@ -65,12 +66,16 @@ def _words(hint: Any) -> str:
 
 
 def names_of(names: Names) -> tuple[str, ...]:
-    """Sizes may be numbers (workloads=5120). None means no names."""
-    several = () if names is None else (names,) if isinstance(names, str | int) else tuple(names)
+    """Sizes may be numbers (workloads=5120), shapes dicts: {"T": 64, "D": 4096} is T=64,D=4096. None means no names."""
+    several = () if names is None else (names,) if isinstance(names, str | int | Mapping) else tuple(names)
     for name in several:
-        if not _fits(name, str | int):  # of an iterator, which question() cannot look into
+        if not _fits(name, str | int | Mapping):  # of an iterator, which question() cannot look into
             raise DerbyError(f"{name!r:.60} is no name; give one, or a list of them")
-    return tuple(map(str, several))
+    return tuple(_said(each) if isinstance(each, Mapping) else str(each) for each in several)
+
+
+def _said(shape: Shape) -> str:
+    return ",".join(f"{axis}={size}" for axis, size in shape.items())
 
 
 def check_time(time: str | None) -> None:

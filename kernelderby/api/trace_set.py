@@ -8,7 +8,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from kernelderby.api.asked import Names, check_time, known_gpu, names_of, question, typed
+from kernelderby.api.asked import Names, Shape, check_time, known_gpu, names_of, question, typed
 from kernelderby.api.counted import chosen_of, legs_of, ranked_by_importance
 from kernelderby.api.nearest import Nearest, nearest
 from kernelderby.api.recorded_rows import RankingAsked, RecordedRows
@@ -139,11 +139,12 @@ class TraceSet:
             own_baseline = base.name if base and base.definition == name else None
             asked = RankingAsked(gpu, protocol, own_baseline, only, time)
             chosen_any = shapes[name] or not (workloads or origin)
+            before, nothing = len(rankings), DerbyError(f"traces/: no row of {name}; measure it with `derby bench`")
             for place, part in enumerate(by_origin(shapes[name]) if chosen_any else ()):
                 try:
                     one = recorded_rows.ranking(name, known[name], part, asked)
-                    if one is None and (origin or not place):
-                        raise DerbyError(f"traces/: no row of {name}; measure it with `derby bench`")
+                    if one is None and origin:
+                        raise nothing
                     if one is None and definitions:  # else nobody asked for them
                         warnings.append(_unmeasured(name, part))
                 except DerbyError as error:
@@ -152,6 +153,8 @@ class TraceSet:
                     warnings.append(f"{name}, origin {part[0].origin or 'none'}: {error}; left out")
                 else:
                     rankings += [one] if one else []
+            if chosen_any and len(rankings) == before:
+                raise nothing
         if by_shape is None:
             by_shape = bool(definitions or named or workloads) or len(rankings) <= _FEW
         return rankings_answer(with_other_leads(rankings), (*catalog.warnings, *warnings), by_shape)
@@ -294,9 +297,9 @@ class TraceSet:
         return explain(self.catalog, solution, workload, gpu, compiles=compiles)
 
     @_telling
-    def nearest(self, operator: str, shape: str) -> Nearest:
+    def nearest(self, operator: str, shape: str | Shape) -> Nearest:
         """The measured shapes nearest to a shape such as "num_tokens=64,hidden_size=4096"."""
-        return nearest(self.catalog, operator, shape)
+        return nearest(self.catalog, operator, *names_of(shape))
 
     @typed
     def check(
@@ -385,10 +388,8 @@ class TraceSet:
 
 def _unmeasured(definition: str, part: Sequence[Workload]) -> str:
     shapes, origin = counted(len(part), "shape has", "shapes have"), part[0].origin
-    command = f"`derby bench --definitions {definition}"
-    if not origin:
-        return f"{definition}: {shapes} no row; {command}` measures them"
-    return f"{definition}: {shapes} no row (origin {origin}); {command} --origin {origin}`"
+    told, option = (f" (origin {origin})", f" --origin {origin}") if origin else ("", "")
+    return f"{definition}: {shapes} no row{told}; `derby bench --definitions {definition}{option}` measures them"
 
 
 @typed
