@@ -450,6 +450,28 @@ def test_what_a_check_cannot_tell_is_said(own):
     )
 
 
+def test_places_that_are_written_to_are_distinct(own, derby):
+    """Two writes into one place have no order on a GPU."""
+    (own / "store.py").write_text(
+        "import torch\n\n\ndef store(cache, values, slots):\n    cache[slots] = values\n\n\ndef inputs():\n"
+        "    return torch.zeros(64, 8), torch.randn(5, 8), torch.randperm(64)[:5]\n"
+    )
+    written = new_operator(own, "store", function="store.py:store", example="store.py:inputs")
+    assert "slots:i64[values_dim0]=distinct(cache_dim0)" in written.shown
+    words = ["cache:f32[V,D]", "x:f32[B,P,D]", "slots:i32[B,P]=distinct(V)"]
+    body = "cache.index_copy(0, slots.flatten().long(), x.flatten(0, 1))"
+    written = new_operator(own, "pages", words, computes=body, measured=["V=128", "B=1,64", "P=4", "D=8"])
+    assert written.notes[0].startswith("V=128 D=8 B=64 P=4: B*P <= V does not hold; left out")
+    assert Catalog.open(own, strict=True).definition("pages").constraints == ("B*P <= V",)
+    assert "V = 8192\n" in new_operator(own, "usual", words, computes=body, measured=["P=4", "D=64"]).shown
+    code, out, err = derby("check", "store", "pages")
+    assert code == 0, out + err
+    module = {}
+    exec((own / "definitions/own/pages.py").read_text(), module)
+    drawn = module["distinct"]((8, 4), 32, torch.Generator().manual_seed(1))
+    assert drawn.shape == (8, 4) and len(drawn.unique()) == 32
+
+
 def test_a_wrong_answer_is_asked_again(own, monkeypatch):
     monkeypatch.setattr("click.testing._NamedTextIOWrapper.isatty", lambda _: True, raising=False)
     new_operator(own, "taken", ["x:f32[T]"], computes="x")
@@ -526,6 +548,7 @@ def test_a_name_is_taken_once(own, derby):
         "x:f32[min(A,B),(D+127)//128]",
         "b:i32[B+1]=offsets(T)",
         "n:i32[E]=parts(T)",
+        "slots:i32[B,P]=distinct(V)",
         "ids:i32[T]=0..V",
         "eps:f32=1e-06",
         "s:f32[]",

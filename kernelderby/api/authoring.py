@@ -130,7 +130,8 @@ def _from_function(
         raise DerbyError("--from: needs --example MODULE:NAME, which gives its arguments, or the inputs as words")
     arguments = arguments_of(found, resolved(example, "--example")[1])
     call = call_of(found, arguments)
-    inferred = axes_of(partial(found, **call.fixed), {name: arguments[name] for name in call.inputs})
+    given_inputs = {name: arguments[name] for name in call.inputs}
+    inferred = axes_of(partial(found, **call.fixed), given_inputs, bool(call.changed))
     names: dict[int, Part] = {}
     for argument in inferred.arguments:
         for place, axis in enumerate(argument.dims or ()):

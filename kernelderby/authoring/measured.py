@@ -8,7 +8,8 @@ from collections.abc import Container, Mapping, Sequence
 from contextlib import suppress
 
 from kernelderby.authoring.formulas import NoSize, all_sizes
-from kernelderby.authoring.words import Tensor, axis_of, formulas_of
+from kernelderby.authoring.words import Tensor, axis_of, demands_of, formulas_of
+from kernelderby.catalog import constraints
 from kernelderby.catalog.workloads import BITS
 
 USUAL_BYTES = 1 << 28  # of one shape with default sizes
@@ -42,6 +43,10 @@ def shapes(tensors: Sequence[Tensor], sizes: Mapping[str, tuple[int, ...]]) -> t
             every = all_sizes(var, formulas_of(tensors))
         except NoSize as problem:
             left_out.append(f"{told}: {problem}; left out")
+            continue
+        broken = [demand for demand in demands_of(tensors) if constraints.holds(demand, every) is False]
+        if broken:
+            left_out.append(f"{told}: {broken[0]} does not hold; left out, give other --size")
             continue
         if (nbytes := _bytes(tensors, every)) > _LARGEST:
             left_out.append(f"{told}: {nbytes / 1e9:.0f} GB of inputs and outputs; left out, give smaller --size")

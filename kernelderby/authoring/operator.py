@@ -11,7 +11,7 @@ from typing import Any
 
 from kernelderby.authoring.formulas import Formula
 from kernelderby.authoring.measured import shapes
-from kernelderby.authoring.words import Part, Tensor, axis_names, axis_of, formulas_of, untold
+from kernelderby.authoring.words import Part, Tensor, axis_names, axis_of, demands_of, formulas_of, untold
 from kernelderby.catalog import Catalog, Definition
 from kernelderby.catalog.spaces import Sizes, line_of
 from kernelderby.errors import DerbyError
@@ -91,8 +91,9 @@ def write_operator(catalog: Catalog, operator: NewOperator) -> tuple[list[Path],
         "baseline": "reference",
         "reference": source,
     }
-    if operator.formulas:
-        contract["constraints"] = [f"{axis} == {each}" for axis, each in operator.formulas.items()]
+    demands = [f"{axis} == {each}" for axis, each in operator.formulas.items()] + demands_of(operator.inputs)
+    if demands:
+        contract["constraints"] = demands
     if generated := _generated(operator):
         contract["custom_inputs_entrypoint"] = "generate_inputs"
     write_whole(place.with_suffix(".py"), source)
@@ -118,6 +119,7 @@ def _described(each: Tensor, constants: Sequence[str]) -> dict[str, Any]:
     values = {
         "offsets": f"Rising from 0 to {each.high}.",
         "parts": f"Sizes that sum to {each.high}.",
+        "distinct": f"Distinct values below {each.high}.",
         "": f"Values from {each.low} to {each.high}.",
     }[each.rule]
     said = values if each.low is not None else str(each)
@@ -173,6 +175,15 @@ def parts_of(size, whole, generator):
     return torch.cat([torch.tensor([0]), inner, torch.tensor([whole])]).diff()[:size]
 ''',
     ),
+    "distinct": (
+        "distinct",
+        '''
+
+def distinct(shape, end, generator):
+    """Below end, each once."""
+    return torch.randperm(end, generator=generator)[: torch.Size(shape).numel()].reshape(shape)
+''',
+    ),
 }
 
 
@@ -181,7 +192,8 @@ def _drawn(each: Tensor) -> str:
     high = f'axes["{each.high}"]' if isinstance(each.high, str) else repr(each.high)
     low = each.low or 0
     if each.rule:
-        return f"{_RULES[each.rule][0]}({shape} {high}, generator).to(torch.{each.dtype})"
+        size = f"({shape})," if each.rule == "distinct" else shape
+        return f"{_RULES[each.rule][0]}({size} {high}, generator).to(torch.{each.dtype})"
     if each.dtype.startswith("int"):
         high = high if isinstance(each.high, str) else str(int(each.high or 1))
         bounds = f"{int(low)}, max({int(low)} + 1, {high})"

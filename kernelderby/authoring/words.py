@@ -25,7 +25,7 @@ _WORD = re.compile(r"([A-Za-z_]\w*):([A-Za-z]\w*)(?:\[([^\]]*)\])?(?:=(.+))?")
 _RANGE = re.compile(r"([^.]+(?:\.\d+)?)\.\.(.+)")
 _SIZE = re.compile(r"\w+=[\d,]+")
 _FEW_PARTS = 8
-_RULE = re.compile(r"(offsets|parts)\((.+)\)")
+_RULE = re.compile(r"(offsets|parts|distinct)\((.+)\)")
 _COMMA = re.compile(r",(?![^(]*\))")  # not a comma inside min(A,B)
 Part = str | int | Formula
 
@@ -34,7 +34,7 @@ Part = str | int | Formula
 class Tensor:
     """One input or output. shape: names of axes, sizes, and sizes that follow from axes; None for a plain number, whose
     value is then known. low, high: the range of the values; high is an axis or a number, which integers stay below.
-    rule: "offsets" rise from 0 to high, "parts" sum to high."""
+    rule: "offsets" rise from 0 to high, "parts" sum to high, "distinct" are below high."""
 
     name: str
     dtype: str
@@ -78,14 +78,12 @@ def tensor(word: str) -> Tensor:
     if given is None:
         return Tensor(name, DTYPES[dtype], shape)
     if rule := _RULE.fullmatch(given):
-        if len(shape) != 1 or not DTYPES[dtype].startswith("int"):
+        if not DTYPES[dtype].startswith("int") or (len(shape) != 1 and rule[1] != "distinct"):
             raise DerbyError(f"{word!r:.80}: {rule[1]} are one row of integers; write {name}:i32[B]={rule[1]}(T)")
         return Tensor(name, DTYPES[dtype], shape, low=0, high=_high(word, rule[2]), rule=rule[1])
     drawn = _RANGE.fullmatch(given)
     if drawn is None:
-        raise DerbyError(
-            f"{word!r:.80}: {given!r} is no range; write {name}:{dtype}[{dims}]=0..V, =offsets(T) or =parts(T)"
-        )
+        raise DerbyError(f"{word!r:.80}: {given!r} is no range; write {name}:{dtype}[{dims}]=0..V or =distinct(V)")
     return Tensor(name, DTYPES[dtype], shape, low=_float(word, drawn[1]), high=_high(word, drawn[2]))
 
 
@@ -126,6 +124,12 @@ def axis_of(part: Part) -> str:
 def formulas_of(every: Iterable[Tensor]) -> dict[str, Formula]:
     """Name -> formula, for the axes that follow from others."""
     return {axis_of(part): part for each in every for part in each.shape or () if isinstance(part, Formula)}
+
+
+def demands_of(every: Iterable[Tensor]) -> list[str]:
+    """Relations between axes that values need: as many distinct ones as the tensor has, below `high`."""
+    found = [each for each in every if each.rule == "distinct"]
+    return [f"{'*'.join(f'{axis_of(part)}' for part in each.shape or ())} <= {each.high}" for each in found]
 
 
 def expect_told(inputs: Sequence[Tensor], outputs: Sequence[Tensor] = ()) -> None:
@@ -180,6 +184,9 @@ def usual_sizes(inputs: Sequence[Tensor], given: Mapping[str, tuple[int, ...]]) 
     found = dict(given)
     last = {each.shape[-1] for each in inputs if each.shape}
     axes = base_axes(inputs)
+    for each in inputs:
+        if each.rule == "distinct":  # more places than are written to
+            found = {str(each.high): (8192,), str((each.shape or ("",))[0]): (1, 64, 1024)} | found
     for place, axis in enumerate(axes):
         found.setdefault(axis, (1, 64, 1024) if place == 0 and len(axes) > 1 else (4096,) if axis in last else (32,))
     return {axis: found[axis] for axis in axes}

@@ -47,7 +47,8 @@ def command(
 
     INPUT is NAME:DTYPE[AXIS,...]; a number is a fixed size: x:bf16[T,2,D]. Sizes may follow from axes:
     scale:f32[T,D/128]. ids:i32[T]=0..V has values below V, starts:i32[B+1]=offsets(T) rises from 0 to T,
-    sizes:i32[E]=parts(T) sums to T, eps:f32=1e-6 is a number.
+    sizes:i32[E]=parts(T) sums to T, slots:i32[T]=distinct(V) has no value
+    twice, eps:f32=1e-6 is a number.
 
     \b
     derby new operator swiglu 'x:bf16[T,2,D]' \\

@@ -178,9 +178,9 @@ def arguments_of(function: Callable[..., Any], example: Any) -> dict[str, Any]:
         raise DerbyError(f"--example: does not give the arguments of {function.__name__}(): {told}; mend it") from error
 
 
-def axes_of(function: Callable[..., Any], given: Mapping[str, Any]) -> Found:
+def axes_of(function: Callable[..., Any], given: Mapping[str, Any], writes: bool = False) -> Found:
     """Equal sizes are one axis, unless the function accepts different ones. A size at which the function accepts one
-    number only is fixed. Calls the function itself, at small sizes."""
+    number only is fixed. Calls the function itself, at small sizes. writes: whether it changes an input."""
     sizes: list[int] = []
     arguments = []
     for name, value in given.items():
@@ -211,19 +211,21 @@ def axes_of(function: Callable[..., Any], given: Mapping[str, Any]) -> Found:
         {place[each]: trial.sizes[each] for each in order},
         lambda changed: trial._runs(group, trial._of(group) | {order[axis]: size for axis, size in changed.items()}),
     )
-    return Found(
-        tuple(
-            replace(
-                a,
-                dims=tuple(place[group[d]] for d in a.dims),
-                into=place[group[a.into]]
-                if a.into is not None
-                else next((place[each] for each in order if trial.reaches(group, a, each)), None),
+    for number, each in enumerate(arguments):
+        if each.dims is not None:
+            reached = group[each.into] if each.into is not None else None
+            if reached is None:
+                reached = next((axis for axis in order if trial.reaches(group, each, axis)), None)
+            # Several writes into one place have no order on a GPU.
+            is_once = writes and reached is not None and len(given[each.name].unique()) == given[each.name].numel() > 1
+            arguments[number] = replace(
+                each,
+                dims=tuple(place[group[d]] for d in each.dims),
+                into=None if reached is None else place[reached],
+                rule=each.rule or ("distinct" if is_once else ""),
             )
-            if a.dims is not None
-            else a
-            for a in arguments
-        ),
+    return Found(
+        tuple(arguments),
         tuple(sizes[each] for each in order),
         tuple(free_alone or axis in free for axis, free_alone in varies.items()),
         follows,

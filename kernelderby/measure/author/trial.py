@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import itertools
+import math
 import sys
 import tempfile
 import warnings
@@ -66,7 +67,7 @@ def tried(source: str, inputs: Sequence[Tensor], large: Mapping[str, int]) -> Tr
     tries = [fitted(dict(zip(varying, each, strict=False)), formulas.values()) for each in (_SMALL, _EVEN)]
     for chosen in (*tries, dict(large)):
         try:
-            small = sizes(chosen)
+            small = sizes(_roomy(chosen, sizes(chosen), inputs))
             found = _run(run, inputs, small)
             break
         except NoSize as error:
@@ -108,6 +109,16 @@ def tried(source: str, inputs: Sequence[Tensor], large: Mapping[str, int]) -> Tr
             variants.append({each: size for each, size in changed.items() if size != small[each]})
     variants.append({name: other[name] for name in parts})
     return Tried(outputs, {name: small[name] for name in axes}, tuple(variants), _unequal(runs))
+
+
+def _roomy(chosen: Mapping[str, int], sizes: Mapping[str, int], inputs: Sequence[Tensor]) -> dict[str, int]:
+    """With twice as many values as there are distinct ones."""
+    found = dict(chosen)
+    for each in inputs:
+        count = math.prod(part if isinstance(part, int) else sizes[axis_of(part)] for part in each.shape or ())
+        if each.rule == "distinct" and isinstance(each.high, str) and each.high in found:
+            found[each.high] = max(found[each.high], 2 * count)
+    return found
 
 
 _Run = tuple[dict[str, int], dict[str, torch.Tensor]]  # sizes, and the outputs there
@@ -219,6 +230,8 @@ def _value(given: Tensor, sizes: Mapping[str, int], generator: torch.Generator) 
     dtype = torch_dtype(given.dtype)
     if given.low is not None:
         high = float(sizes[given.high] if isinstance(given.high, str) else given.high or 1)
+        if given.rule == "distinct":
+            return torch.randperm(int(high), generator=generator)[: math.prod(shape)].reshape(shape).to(dtype)
         if given.rule:
             return _by_rule(given.rule, shape[0], int(high), generator).to(dtype)
         if dtype.is_floating_point:
