@@ -23,8 +23,8 @@ from kernelderby.measure.judge.race import Turn
 from kernelderby.measure.judge.table import JudgesTable
 from kernelderby.measure.machine.environment import GpuSensors
 from kernelderby.measure.machine.health import Health
-from kernelderby.measure.run import helpers, turns
-from kernelderby.measure.run.helpers import Watch
+from kernelderby.measure.run import hidden_work, turns
+from kernelderby.measure.run.hidden_work import Watch
 from kernelderby.measure.run.ledger import Ledger
 from kernelderby.measure.run.plan import Job, Settings
 from kernelderby.measure.run.progress import Observer
@@ -216,7 +216,7 @@ class Contest:
     def _turn(self, racer: Racer, number: int) -> bool:
         """One turn of one solution, alone on the GPU; repeated if it was disturbed. False if the solution is out."""
         run, sensors = self._run, self._run.sensors
-        self._catch(run.watch.out_of_turn(run.workers.by_name, self._table.device), helpers.OUT_OF_TURN)
+        self._catch(run.watch.out_of_turn(run.workers.by_name, self._table.device), hidden_work.OUT_OF_TURN)
         if caught := self._caught.pop(racer.solution.name, None):
             return self._goes_on(racer, caught)
         start = time.monotonic()
@@ -231,7 +231,7 @@ class Contest:
             if not disturbed or end.status is not Status.PASSED:
                 break
             if sensors:
-                self._catch(helpers.helper_of(run.workers.by_name, sensors, run.workers.beside), helpers.HELPER)
+                self._catch(hidden_work.helper_of(run.workers.by_name, sensors, run.workers.beside), hidden_work.HELPER)
             if racer.solution.name in self._caught:
                 break
             if attempt < turns.REPEATS:
@@ -261,7 +261,7 @@ class Contest:
         """The racers whose times agree with the judge's clock and the floor."""
         run, kept = self._run, []
         for racer in racers:
-            self._catch(run.watch.out_of_turn(run.workers.by_name, self._table.device), helpers.OUT_OF_TURN)
+            self._catch(run.watch.out_of_turn(run.workers.by_name, self._table.device), hidden_work.OUT_OF_TURN)
             caught = self._caught.pop(racer.solution.name, None)
             if self._goes_on(racer, ended(self._doubt, racer) if caught is None else caught):
                 kept.append(racer)

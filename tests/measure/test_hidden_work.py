@@ -14,7 +14,7 @@ from measuring import of_process
 from kernelderby.measure.fence import processes
 
 torch = pytest.importorskip("torch")
-from kernelderby.measure.run import helpers  # noqa: E402
+from kernelderby.measure.run import hidden_work  # noqa: E402
 from kernelderby.measure.wire.process import standing_still  # noqa: E402
 
 
@@ -78,39 +78,39 @@ class Sensors:
 
 def test_the_helper_of_a_solution_is_ended_and_its_name_told(racing):
     workers = {name: racing[name] for name in ("honest", "has_a_helper")}
-    assert helpers.helper_of(workers, Sensors(workers)) is None
+    assert hidden_work.helper_of(workers, Sensors(workers)) is None
     assert len(living(workers["has_a_helper"])) == 1, "nothing is ended without need"
-    assert helpers.helper_of(workers, Sensors(workers, ["has_a_helper"])) == "has_a_helper"
+    assert hidden_work.helper_of(workers, Sensors(workers, ["has_a_helper"])) == "has_a_helper"
     assert living(workers["has_a_helper"]) == []
 
 
 def test_a_stranger_on_the_gpu_is_nobodys_helper(racing, monkeypatch):
-    monkeypatch.setattr(helpers, "_GONE_SECONDS", 0.1)
+    monkeypatch.setattr(hidden_work, "_GONE_SECONDS", 0.1)
     workers = {name: racing[name] for name in ("honest", "has_a_compiler")}
-    assert helpers.helper_of(workers, Sensors(workers, strangers=1)) is None
+    assert hidden_work.helper_of(workers, Sensors(workers, strangers=1)) is None
 
 
 def test_who_keeps_the_gpu_busy_is_found_by_stopping_one_after_the_other(racing, monkeypatch):
-    monkeypatch.setattr(helpers, "_RUNS_OUT_SECONDS", 0.1)
-    monkeypatch.setattr(helpers, "_QUIET_SECONDS", 0.1)
+    monkeypatch.setattr(hidden_work, "_RUNS_OUT_SECONDS", 0.1)
+    monkeypatch.setattr(hidden_work, "_QUIET_SECONDS", 0.1)
     monkeypatch.setattr(
-        helpers, "is_busy", lambda device: any(each.busy and not each.stopped for each in racing.values())
+        hidden_work, "is_busy", lambda device: any(each.busy and not each.stopped for each in racing.values())
     )
-    device, watch = torch.device("cuda", 0), helpers.Watch()
+    device, watch = torch.device("cuda", 0), hidden_work.Watch()
     assert watch.out_of_turn(racing, device) == "busy"
     assert [name for name, each in racing.items() if each.stopped] == ["busy"], "the others go on"
     assert watch.out_of_turn(racing, device) is None
-    monkeypatch.setattr(helpers, "is_busy", lambda device: True)
+    monkeypatch.setattr(hidden_work, "is_busy", lambda device: True)
     assert watch.out_of_turn(racing, device) is None, "somebody else's work"
     assert not any(each.stopped for each in racing.values())
 
 
 def test_a_gpu_that_came_to_rest_by_itself_was_nobodys(racing, monkeypatch):
-    monkeypatch.setattr(helpers, "_RUNS_OUT_SECONDS", 0.1)
-    monkeypatch.setattr(helpers, "_QUIET_SECONDS", 0.1)
+    monkeypatch.setattr(hidden_work, "_RUNS_OUT_SECONDS", 0.1)
+    monkeypatch.setattr(hidden_work, "_QUIET_SECONDS", 0.1)
     looks = iter([True])
-    monkeypatch.setattr(helpers, "is_busy", lambda device: next(looks, False))
-    assert helpers.Watch().out_of_turn(racing, torch.device("cuda", 0)) is None
+    monkeypatch.setattr(hidden_work, "is_busy", lambda device: next(looks, False))
+    assert hidden_work.Watch().out_of_turn(racing, torch.device("cuda", 0)) is None
 
 
 def test_the_others_stand_still_with_all_that_they_have_started(racing):
