@@ -412,6 +412,24 @@ def test_on_a_cpu_plain_torch_runs_and_one_line_says_so(package, row, caplog):
     ]
 
 
+def test_a_library_that_is_not_installed_does_not_run_and_none_is_imported_to_know(package, monkeypatch, tmp_path):
+    """On a GPU with the wheel and torch alone, `fla.modules` and `vllm._C` have no parent to look in."""
+    solutions = importlib.import_module(f"{package.__name__}.solutions")
+    solutions.is_installed.cache_clear()
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "some_library" / "folder").mkdir(parents=True)
+    (tmp_path / "some_library" / "__init__.py").write_text("raise SystemExit('imported')")
+    (tmp_path / "some_library" / "folder" / "_C.py").touch()
+
+    def runs(*modules):
+        about = {"kind": "library", "capability": [None, None], "modules": modules}
+        return solutions.can_run(about, torch.device("cuda", 0), True)
+
+    assert runs("torch", "some_library", "some_library.folder._C")
+    assert not runs("no_library.modules") and not runs("some_library._C") and not runs("torch", "no_library")
+
+
 def test_a_cuda_library_is_taken_from_the_package_and_never_compiled(package):
     solutions = importlib.import_module(f"{package.__name__}.solutions")
     name = "derby_fused_add_rms_norm"

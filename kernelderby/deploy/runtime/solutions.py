@@ -11,6 +11,8 @@ import importlib.util
 import logging
 import sys
 from collections.abc import Callable, Mapping
+from functools import cache
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +43,22 @@ def can_run(about: Mapping[str, Any], device: torch.device, is_measured: bool) -
     capability = list(torch.cuda.get_device_capability(device))
     if (least and capability < least) or (most and capability > most):
         return False
-    return all(importlib.util.find_spec(name) is not None for name in about["modules"])
+    return all(map(is_installed, about["modules"]))
+
+
+@cache
+def is_installed(module: str) -> bool:
+    """Nothing of it is imported: util.find_spec() would import its parents, and raise where they are missing."""
+    first, *others = module.split(".")
+    try:
+        found = importlib.util.find_spec(first)
+    except (ImportError, ValueError):
+        return False
+    for part in others:
+        places = found.submodule_search_locations if found else None
+        # Without the parent's name: for a folder without __init__.py Python would look for the imported parent.
+        found = PathFinder.find_spec(part, places) if places else None
+    return found is not None
 
 
 def function_of(name: str, about: Mapping[str, Any]) -> Callable[..., None] | None:
