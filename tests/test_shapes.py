@@ -1,5 +1,6 @@
 """`derby shapes`: the operators and shapes that a model's config.json implies, and the standing set made from them."""
 
+import contextlib
 import json
 from collections import Counter
 
@@ -228,3 +229,13 @@ def test_a_definition_without_a_listed_workload_cannot_tell_what_it_generates(ca
     empty = Catalog.open(tmp_path)
     with pytest.raises(DerbyError, match="lists no workload"):
         rules.generated_inputs(empty, empty.definition("mrope"))
+
+
+@pytest.mark.parametrize("field", ["text_config", "rms_norm_eps", "rope_theta", "n_routed_experts", "num_experts"])
+@pytest.mark.parametrize("value", ["x", "²", "1e999", [1], {"a": 1}, 10**400])
+def test_a_configuration_with_something_else_is_one_line(tmp_path, field, value):
+    path = tmp_path / "config.json"
+    given = json.loads((standing.CONFIGS / "deepseek-v3.json").read_text())
+    path.write_text(json.dumps({**given, field: value}))
+    with contextlib.suppress(DerbyError):
+        read_model(path, 1)

@@ -28,9 +28,9 @@ class Model:
 def read_model(path: Path, tensor_parallel: int) -> Model:
     """DerbyError if the file is not a model's, or this number of GPUs cannot share it."""
     config: dict[str, Any] = read_json(path)
-    text = config | config.get("text_config", {})
     kind = config.get("model_type", "")
     try:
+        text = config | config.get("text_config", {})
         facts = {
             **_layers(path, text, tensor_parallel),
             **_heads(path, text, kind, tensor_parallel),
@@ -40,7 +40,7 @@ def read_model(path: Path, tensor_parallel: int) -> Model:
             **_vision(path, config.get("vision_config") or {}, tensor_parallel),
             **_quantized(config.get("quantization_config") or {}),
         }
-    except (TypeError, AttributeError, KeyError) as error:
+    except (TypeError, ValueError, ArithmeticError, AttributeError, LookupError) as error:
         raise DerbyError(f"{path}: is no model's config.json ({error}); mend it") from None
     facts["tp"] = tensor_parallel
     name = config.get("_model") or config.get("_name_or_path") or path.stem
