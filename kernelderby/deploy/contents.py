@@ -18,14 +18,16 @@ LICENCES = ("LICENSE", "NOTICE")
 
 
 def contents(found: AllWinners) -> dict[str, bytes]:
-    """Path inside the package -> bytes. CUDA sources are left out: the package has their compiled libraries instead."""
+    """Path inside the package -> bytes. CUDA sources are left out, since the package has their compiled libraries;
+    but a header that a solution's Python names, to read it, is there."""
     files = {path.name: path.read_bytes() for path in sorted(RUNTIME.glob("*.py"))}
     files["__init__.py"] = files.pop("package.py")
     files["operators.json"] = (json.dumps(_data(found), indent=1) + "\n").encode()
     for operator in found.operators:
         for solution in operator.solutions:
+            python = "".join(text for path, text in solution.sources.items() if path.endswith(".py"))
             for path, text in solution.sources.items():
-                if path.endswith(".py"):
+                if path.endswith(".py") or (path.endswith(".cuh") and f'"{path}"' in python):
                     files[f"solutions/{solution.name}/{path}"] = text.encode()
     return files
 

@@ -12,12 +12,15 @@ pytest.importorskip("torch")
 import torch
 
 from kernelderby.catalog import Catalog
+from kernelderby.deploy.contents import contents
+from kernelderby.deploy.winners import AllWinners, Winners, kind_of
 from kernelderby.measure.judge.cases import small_cases
 from kernelderby.measure.judge.correctness import judge
 from kernelderby.measure.judge.definition import module_of
 from kernelderby.measure.judge.inputs import InputMaker
 from kernelderby.rows.measurement import Status
 from tests.conftest import CHECKOUT
+from tests.deploy.conftest import CHOICE_LOSS
 
 CPU = torch.device("cpu")
 LARGE = "moe_fp8_block_scale_ds_routing_topk8_ng8_kg4_e32_h7168_i2048"  # 1.4 GB of weights
@@ -428,6 +431,27 @@ def test_a_library_that_is_not_installed_does_not_run_and_none_is_imported_to_kn
 
     assert runs("torch", "some_library", "some_library.folder._C")
     assert not runs("no_library.modules") and not runs("some_library._C") and not runs("torch", "no_library")
+
+
+def test_every_solution_of_ours_loads_from_a_package(package, catalog, monkeypatch):
+    """One that opens a file which the package leaves out would be passed over, with a line of the log alone."""
+    solutions = importlib.import_module(f"{package.__name__}.solutions")
+    monkeypatch.setattr(solutions, "_functions", {})
+    lines = []
+    monkeypatch.setattr(solutions, "tell", lines.append)
+    pytest.importorskip("triton")
+    fit = [each for each in catalog.solutions.values() if not each.setup and each.language in ("python", "triton")]
+    ours = [each for each in fit if kind_of(each) == "own"]
+    found = [Winners(catalog.definition(each.definition), (each,), (), {}, CHOICE_LOSS, {}) for each in ours]
+    files = contents(AllWinners(("NVIDIA H200",), "", ("", ""), tuple(found), {}))
+    for path, data in files.items():
+        if path.startswith("solutions/"):
+            written = solutions.FOLDER.parent / path
+            written.parent.mkdir(parents=True, exist_ok=True)
+            written.write_bytes(data)
+    for each in ours:
+        solutions.function_of(each.name, {"entry": each.entry_point})
+    assert lines == [] and len(ours) > 30
 
 
 def test_a_cuda_library_is_taken_from_the_package_and_never_compiled(package):
