@@ -454,6 +454,22 @@ def test_every_solution_of_ours_loads_from_a_package(package, catalog, monkeypat
     assert lines == [] and len(ours) > 30
 
 
+def test_the_packages_command_lists_what_loads(package, monkeypatch, capsys):
+    command = importlib.import_module(f"{package.__name__}.__main__")
+    monkeypatch.setattr(command, "OPERATORS", {name: package.OPERATORS[name] for name in ("rms_norm", "l2_norm")})
+    monkeypatch.setattr(command, "check_libraries", list)
+    monkeypatch.setattr(
+        command, "function_of", lambda name, about: None if name == "l2_norm_baseline" else command.main
+    )
+    command.main()
+    *_, norm, other = capsys.readouterr().out.splitlines()
+    assert norm.split() == ["rms_norm", "0", "shapes", "rms_norm_baseline"] and other.split() == [
+        "l2_norm",
+        "0",
+        "shapes",
+    ]
+
+
 def test_a_cuda_library_is_taken_from_the_package_and_never_compiled(package):
     solutions = importlib.import_module(f"{package.__name__}.solutions")
     name = "derby_fused_add_rms_norm"

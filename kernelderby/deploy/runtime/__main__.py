@@ -1,11 +1,11 @@
-"""The solutions that this package runs on this machine, operator by operator."""
+"""The solutions that load and run on this machine, operator by operator."""
 
 from __future__ import annotations
 
 import torch
 
 from .operators import DATA, OPERATORS
-from .solutions import PREFIX, can_run, check_libraries
+from .solutions import PREFIX, can_run, check_libraries, function_of
 
 
 def main() -> None:
@@ -20,7 +20,8 @@ def main() -> None:
     width = max(map(len, OPERATORS))
     for operator in OPERATORS.values():
         solutions = operator.about["solutions"]
-        runs = [each for each, about in solutions.items() if can_run(about, device, is_measured)]
+        able = [each for each, about in solutions.items() if can_run(about, device, is_measured)]
+        runs = [each for each in able if function_of(each, solutions[each]) is not None]
         shapes = len(operator.selector.points)
         print(f"{operator.name:{width}}  {shapes:3} {'shapes' if shapes != 1 else 'shape '}  {', '.join(runs)}")
 
