@@ -29,7 +29,7 @@ from .operators import DATA, OPERATORS
 from .solutions import PREFIX, tell
 
 SWITCH = "KERNELDERBY_VLLM"
-SWI = ("swiglu_alpha", "swiglu_beta", "swiglu_limit")
+SWIGLU = ("swiglu_alpha", "swiglu_beta", "swiglu_limit")
 
 
 def register() -> None:
@@ -202,7 +202,7 @@ def _replace_experts() -> None:
             if layer.expert_map is not None:
                 return "expert parallelism"
             if layer.activation is not MoEActivation.SILU or any(
-                getattr(layer, each, None) is not None for each in SWI
+                getattr(layer, each, None) is not None for each in SWIGLU
             ):
                 return "another activation than SiLU"
             if self.moe.has_bias or layer.apply_router_weight_on_input:
