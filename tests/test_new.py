@@ -412,6 +412,10 @@ def test_the_new_tilelang_kernel_compiles(begun):
         (["bad", "x:f32[N,C,W]", "w:f32[K,C,3]", "--run", "F.conv1d(x, w, stride=2)"], "such as slots:i8[(W-1)//2]"),
         (["bad", "x:f32[C,W]", "w:f32[K,C,R]", "--run", "F.conv1d(x, w)"], "such as slots:i8[W-R+1]"),
         (["bad", "x:bf16[T,D]", "--run", "x[:8]"], "the sizes of an output have to follow from those of inputs"),
+        (
+            ["bad", "x:bf16[T,D]", "--run", "x if len(x) < 9 else x[0]"],
+            "gives 1 dimension at T=10, D=192, else 2; mend it",
+        ),
         (["bad", "x:bf16[T,D]", "--run", "F.dropout(x)"], "gives other values for the same inputs"),
         (["bad", "x:bf16[T,D]", "--run", "torch.empty_like(x)"], "gives other values for the same inputs"),
         (

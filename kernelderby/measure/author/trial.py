@@ -23,6 +23,7 @@ from kernelderby.authoring.words import Part, Tensor, axis_names, axis_of, base_
 from kernelderby.errors import DerbyError
 from kernelderby.measure.judge.inputs import INTEGER_RANGE, torch_dtype
 from kernelderby.measure.wire.sources import import_file
+from kernelderby.store.counts import counted
 
 # For the axes in order, all different: an odd number of rows, even sizes for the others.
 _SMALL = (5, 96, 7, 13, 11, 17, 19, 23, 29, 31, 37, 41)
@@ -261,9 +262,8 @@ def _shape(
     small, first = runs[0]
     for sizes, shape in runs:
         if len(shape) != len(first):
-            raise DerbyError(
-                f"the reference gives {len(shape)} dimensions at {_said(sizes)}, else {len(first)}; mend it"
-            )
+            told = counted(len(shape), "dimension")
+            raise DerbyError(f"the reference gives {told} at {_said(sizes)}, else {len(first)}; mend it")
     found: list[Part] = []
     for place, size in enumerate(first):
         seen = [(sizes, shape[place]) for sizes, shape in runs]
