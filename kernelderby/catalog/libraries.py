@@ -108,7 +108,7 @@ def oldest(versions: Iterable[str]) -> str:
 
 
 def _parts(text: str) -> list[str]:
-    return re.findall(r"\d+|[A-Za-z]+", text.partition("+")[0])
+    return re.findall(r"\d{1,18}|[A-Za-z]+", text.partition("+")[0])  # Python reads no number of thousands of digits
 
 
 def _normal(distribution: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from itertools import combinations
+from itertools import chain, combinations, islice
 
 from kernelderby.catalog.model import Workload
 from kernelderby.catalog.workloads import FRESH, MODELS
@@ -13,6 +13,7 @@ from kernelderby.store.counts import counted
 
 _NAMED = 4  # workloads in one message
 SCORED = ("survey", "contest")  # origins of published shapes
+_MOST_CHOICES = 1 << 12  # of axes for labels: all of a dozen axes; each axis more doubles them
 
 
 def workload_label(workload: Workload) -> str:
@@ -44,16 +45,23 @@ def shortest_labels(workloads: Sequence[Workload]) -> dict[str, str]:
     both = [own | more for own, more in zip(sizes, scalars, strict=True)]
     for known in (sizes, both):
         axes = telling_axes(known)
-        for count in range(1, len(axes) + 1):
-            for chosen in combinations(axes, count):
-                if len({tuple(each.get(axis) for axis in chosen) for each in known}) == len(workloads):
-                    return {each.uuid: _sized(own, chosen) for each, own in zip(workloads, known, strict=True)}
-    found = [_sized(own, telling_axes(both)) for own in both]
+        if _distinct(known, axes) < len(workloads):
+            continue
+        choices = chain.from_iterable(combinations(axes, count) for count in range(1, len(axes)))
+        for chosen in (*islice(choices, _MOST_CHOICES), axes):
+            if _distinct(known, chosen) == len(workloads):
+                return {each.uuid: _sized(own, chosen) for each, own in zip(workloads, known, strict=True)}
+    axes = telling_axes(both)
+    found = [_sized(own, axes) for own in both]
     counts = Counter(found)
     return {
         each.uuid: f"{label} {each.uuid[:8]}".strip() if counts[label] > 1 else label
         for each, label in zip(workloads, found, strict=True)
     }
+
+
+def _distinct(sizes: Sequence[Mapping[str, object]], axes: Sequence[str]) -> int:
+    return len({tuple(each.get(axis) for axis in axes) for each in sizes})
 
 
 def _sized(sizes: Mapping[str, object], axes: Iterable[str]) -> str:

@@ -18,6 +18,8 @@ from mutating import run
 from test_strangers import DEFINITION, TRACES, WORKLOADS, D, edit
 
 from kernelderby.catalog import Catalog
+from kernelderby.catalog.model import Workload
+from kernelderby.catalog.selection import shortest_labels
 from kernelderby.errors import DerbyError
 from kernelderby.profile.sources.ranges import Paths, swept_timeline
 from kernelderby.profile.sources.recognise import open_profile
@@ -587,3 +589,21 @@ def test_a_question_of_a_notebook_ends_within_its_bounds(small_set):
         environment, program = os.environ | {"DERBY_BOUNDS": bound}, [sys.executable, "-c", NOTEBOOK, small_set]
         done = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=60)
         assert (done.returncode == 0) == (not words) and words in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("is_twin", [True, False], ids=["twins", "one axis each"])
+def test_axes_that_tell_shapes_apart_in_two_to_the_fortieth_ways(is_twin):
+    names = [f"a{number}" for number in range(40)]
+    sizes = [{name: int(name == one) for name in names} for one in [*names, ""]]
+    workloads = [
+        Workload("d", f"u{n}", each, {}, None, {}) for n, each in enumerate([*sizes, sizes[0]] if is_twin else sizes)
+    ]
+    labels = shortest_labels(workloads)
+    assert len({*labels.values()}) == len(workloads) and labels["u3"].startswith("a0=0, a1=0, a2=0, a3=1, ")
+
+
+def test_labels_of_very_many_shapes():
+    workloads = [Workload("d", f"u{number}", {"m": 1, "n": number % 10_000}, {}, None, {}) for number in range(20_000)]
+    began = time.process_time()
+    assert shortest_labels(workloads)["u7"] == "n=7 u7"
+    assert time.process_time() - began < 5
