@@ -201,7 +201,9 @@ def test_mutants_fail(monkeypatch):
 )
 def test_which_calls_it_takes(sequences, longest, kv_heads, rows, together):
     solution = module()
-    assert solution.spreads_pages(sequences, longest, kv_heads, rows) == (together is not None)
+    assert solution.spreads_pages(sequences, longest, kv_heads, rows, False) == (together is not None)
+    equal_too = together is not None and (sequences < 16 or rows <= 8)
+    assert solution.spreads_pages(sequences, longest, kv_heads, rows, True) == equal_too
     if together is not None:
         assert solution.key_heads_together(sequences, longest, kv_heads, 132) == together
 

@@ -57,14 +57,15 @@ def in_triton(*inputs, output):
         kernels.run_with(kernels.candidates(*inputs)[0], *inputs, output)
 
 
-def spreads_pages(sequences, longest, kv_heads, rows):
+def spreads_pages(sequences, longest, kv_heads, rows, equal):
     """Whether few query rows are better off with the kernel that gives every multiprocessor an equal stretch of pages.
-    It starts later: with 16 sequences or more the other kernel fills the GPU, so there must be much to read. With fewer
-    there must be enough that parts of a sequence are worth adding. Its products of 9 to 16 rows are slower than the
-    other kernel's, unless that one has too few tiles to fill the GPU."""
+    equal: every sequence has as many query tokens as the longest query. It starts later: with 16 sequences or more the
+    other kernel fills the GPU, so there must be much to read, and more than 8 rows of equal queries are never worth it.
+    With fewer sequences there must be enough that parts of a sequence are worth adding. Its products of 9 to 16 rows
+    are slower than the other kernel's, unless that one has too few tiles to fill the GPU."""
     tiles = sequences * kv_heads
     if sequences >= LEAST_SEQUENCES:
-        return tiles * longest >= MANY_KEYS
+        return tiles * longest >= MANY_KEYS and not (equal and rows > 8)
     enough = longest >= LEAST_KEYS and tiles * longest >= LEAST_BATCH and (rows <= 8 or tiles < 4)
     return enough and (sequences <= 8 or longest >= 4 * LEAST_KEYS)
 
@@ -129,7 +130,8 @@ def run(query, key_cache, value_cache, cu_seqlens_q, seq_lens, block_table, max_
                       sequences, blocks, block_table.shape[1], heads, kv_heads, head_dim, int(max_query_len),
                       float(sm_scale), processors)
         return
-    if form or (head_dim == 128 and rows <= FEW_ROWS and spreads_pages(sequences, int(max_seq_len), kv_heads, rows)):
+    if form or (head_dim == 128 and rows <= FEW_ROWS and spreads_pages(
+            sequences, int(max_seq_len), kv_heads, rows, tokens == sequences * int(max_query_len))):
         together = key_heads_together(sequences, int(max_seq_len), kv_heads, processors)
         floats = 2 * processors * together * (8 if rows <= 8 else 16) * (head_dim + 4)
         decode_library(device, query, key_cache, value_cache, cu_seqlens_q, seq_lens, block_table, output,
