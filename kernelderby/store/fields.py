@@ -272,6 +272,8 @@ def convert(where: Path | str, data: Any, kind: type[T], *, lax: bool = False) -
         return msgspec.convert(data, kind, strict=not lax)
     except msgspec.ValidationError as error:
         raise explained(where, error, data, kind, lax) from None
+    except (OverflowError, SystemError):  # msgspec 0.21, of an integer that fits into no float
+        raise DerbyError(f"{where}: holds an integer beyond measure; mend the file") from None
     except UnicodeEncodeError:  # half a surrogate pair: there is no such text
         return convert(where, _whole_texts(data), kind, lax=lax)
     except RecursionError:

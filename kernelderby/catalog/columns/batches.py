@@ -27,7 +27,7 @@ from kernelderby.rows.row import Evaluation, Hardware, KnownEnvironment, Ran, ex
 from kernelderby.store.fields import EXPLAINED, Line, agree
 
 _AT_ONCE = 64  # lines: their data fit into the processor's cache
-_ODD = (ValueError, ArithmeticError, LookupError, TypeError, RecursionError, DerbyError)
+_ODD = (ValueError, ArithmeticError, LookupError, TypeError, RecursionError, SystemError, DerbyError)
 _decode = msgspec.json.decode
 
 
