@@ -88,7 +88,7 @@ def with_other_code(entries):
     ("change", "again", "told"),
     [
         (lambda entries: entries[:1] + entries[2:], False, "line 2 does not follow"),
-        (lambda entries: entries[:-1], False, "was not ended"),
+        (lambda entries: entries[:-1], False, "has no end"),
         (lambda entries: [*entries, dict(entries[1])], False, "does not follow"),
         (with_other_code, False, "line 1 does not follow"),
         (with_secret, True, "the secret is not the one that was committed to"),
