@@ -497,3 +497,9 @@ def _meets_another_user():
             except BaseException:
                 os._exit(3)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_link_to_itself_is_no_folder(tmp_path):
+    path, told = tmp_path / "a.json", []
+    path.symlink_to(path.name)
+    assert files.files_under(tmp_path, ".json", told.append) == [path] and told == []
