@@ -44,6 +44,7 @@ READING = frozenset(
         "timeline",
     }  # of `derby profile`
 )
+TRYING = frozenset({"doctor"})  # it starts processes that load libraries: a bound of time, none of memory
 _SECONDS = 600.0
 _OF_READING = 0.7  # of the verb's time: what was read is to be shown in the rest
 _GRACE_SECONDS = 5.0  # until a verb that does not look at signals is ended from outside
@@ -265,6 +266,8 @@ def enforced(asked: Bounds | None, verb: str, lives_on: bool = False) -> Iterato
     if verb in READING or lives_on:
         usable = _usable_memory(_OF_PACKING if verb == "pack" else _MOST_MEMORY)
         limits = replace(limits, time=limits.time or _SECONDS, memory=limits.memory or usable)
+    elif verb in TRYING:
+        limits = replace(limits, time=limits.time or _SECONDS)
     began = time.monotonic()
     _now.bounds, _now.verb = limits, verb
     _now.option = "$DERBY_BOUNDS" if lives_on else "--bounds"

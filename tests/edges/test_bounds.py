@@ -398,6 +398,15 @@ with bounds.enforced(bounds.Bounds(time=0.5), "report"):
     )
 
 
+@pytest.mark.parametrize("verb, ends", [("doctor", True), ("bench", False)])
+def test_doctor_has_a_bound_of_time_and_what_measures_has_none(monkeypatch, verb, ends):
+    monkeypatch.setattr(bounds, "_SECONDS", 0.1)
+    with pytest.raises(DerbyError, match="doctor: takes longer") if ends else contextlib.nullcontext():
+        with bounds.enforced(None, verb):
+            assert bounds._now.bounds.memory is None
+            time.sleep(0.4)
+
+
 def test_nothing_of_the_watching_is_left(small_set):
     code = """
 import os
