@@ -497,7 +497,7 @@ def test_the_matrix_shows_every_author_without_a_click(visit, page_file, built):
         column = "plain torch" if standing.author == "baseline" else standing.author
         best = next(each for each in order.standings if each.author == standing.author)
         if best.geomean is None and best.solution != order.baseline:
-            assert shown["rms_norm"].get(column, "-") == "-", "nothing of it is measured"
+            assert shown["rms_norm"].get(column, "–") == "–", "nothing of it is measured"
             continue
         value = 1.0 if best.solution == order.baseline else best.geomean.value
         assert shown["rms_norm"][column].split()[0] == numbers.factor(value)

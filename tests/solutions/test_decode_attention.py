@@ -287,8 +287,8 @@ def test_which_form_a_call_of_paged_decode_has(sizes, first):
 @functools.cache
 def unified_on_cpu():
     """derby_unified_attention_sm90 with the kernels of paged decode alone; any other call of it fails."""
-    run = load_solution(CATALOG.definition("unified_attention"), CATALOG.solution("derby_unified_attention_sm90"))
-    solution = sys.modules[run.__module__]
+    own = "import importlib\nimport os\n", "import importlib\nimport os  # on the CPU\n"
+    solution = module("unified_attention", "sm90", own)
     decode = solution.paged_decode
     for name in ("library", "long_library"):
         setattr(decode, name, functions_on_cpu(getattr(decode, name), False))
