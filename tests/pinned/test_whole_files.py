@@ -260,3 +260,27 @@ def test_the_folder_of_a_new_name_reaches_the_disk_too(tmp_path, monkeypatch):
 )
 def test_a_system_error_becomes_a_reason(error, told):
     assert files.reason(error) == told
+
+
+@pytest.mark.parametrize(
+    ("named", "found"),
+    [("/somewhere/else", "/somewhere/else"), ("relative", "/home/me/.cache"), ("", "/home/me/.cache")],
+)
+def test_where_caches_lie(monkeypatch, named, found):
+    monkeypatch.setenv("HOME", "/home/me")
+    monkeypatch.setenv("XDG_CACHE_HOME", named)
+    assert files.cache_home() == found
+
+
+@pytest.mark.parametrize("may", [True, False])
+def test_a_folder_is_writable_where_both_rights_are_there(tmp_path, monkeypatch, may):
+    """The rights of root, as whom tests may run, are no file's."""
+    asked = []
+    monkeypatch.setattr(os, "access", lambda place, rights: asked.append((place, rights)) or may)
+    monkeypatch.setattr(files, "expect_folders", lambda folder: None)
+    if may:
+        files.expect_writable(tmp_path / "new/folder")
+    else:
+        with pytest.raises(DerbyError, match=f"mend the permissions of {tmp_path}, or"):
+            files.expect_writable(tmp_path / "new/folder")
+    assert asked == [(tmp_path, os.W_OK | os.X_OK)]
