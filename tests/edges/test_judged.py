@@ -72,6 +72,7 @@ def test_fresh_shapes_and_shapes_of_ones_own(spied):
 
 
 def test_a_gate_of_the_api_is_the_commands(small_set, monkeypatch):
+    pytest.importorskip("torch")
     catalog = kernelderby.open(small_set).catalog
     one, other = catalog.workloads(D)
     gated = Gated("regression", 0.25, 0.125, math.inf, 0.5, math.inf, 4, 8.0, 10.0)

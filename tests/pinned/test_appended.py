@@ -275,3 +275,15 @@ def test_the_lock_of_all_users(tmp_path, monkeypatch, no_umask):
     with pytest.raises(DerbyError, match="cannot be opened as a lock"):
         appended.lock_file(tmp_path / "gpu.lock")
     assert not (tmp_path / "elsewhere").exists()
+
+
+@pytest.mark.parametrize(("mode", "own", "mends"), [(0o755, True, 1), (0o1777, True, 0), (0o755, False, 0)])
+def test_the_folder_of_locks_is_open_to_all_who_may_mend_it(tmp_path, monkeypatch, mode, own, mends):
+    folder, mended = tmp_path / "locks", []
+    folder.mkdir()
+    folder.chmod(mode)
+    monkeypatch.setattr(appended, "LOCK_FOLDER", folder)
+    monkeypatch.setattr(os, "geteuid", lambda: folder.stat().st_uid + (not own))
+    monkeypatch.setattr(Path, "chmod", lambda self, to: mended.append(to))
+    assert appended.lock_folder() == folder
+    assert mended == [0o1777] * mends
