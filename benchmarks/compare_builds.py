@@ -30,7 +30,7 @@ from kernelderby.measure.judge.definition import load_definition_module
 from kernelderby.measure.judge.inputs import InputMaker
 from kernelderby.measure.worker.build import load_solution
 from kernelderby.measure.worker.candidate import Candidate
-from kernelderby.measure.worker.hands import local_check, local_race
+from kernelderby.measure.worker.executor import local_check, local_race
 from kernelderby.rows.measurement import Status
 
 CHECKOUT = Path(__file__).resolve().parent.parent

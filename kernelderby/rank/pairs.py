@@ -15,7 +15,7 @@ from functools import partial
 
 import numpy as np
 
-from kernelderby.rank.arena import Arena
+from kernelderby.rank.input import RankingInput
 from kernelderby.rank.model import Pair
 from kernelderby.rank.order import reach
 from kernelderby.statistics.bootstrap import (
@@ -108,7 +108,7 @@ class _Field:
     resampled: Resampled
 
 
-def compare(arena: Arena, ordered: Sequence[str], baseline: str | None) -> Compared:
+def compare(data: RankingInput, ordered: Sequence[str], baseline: str | None) -> Compared:
     """ordered: every solution with a row, best first. baseline: a solution that passed something."""
     base = ordered.index(baseline) if baseline is not None else None
     first, second = wanted(len(ordered), base)
@@ -116,8 +116,8 @@ def compare(arena: Arena, ordered: Sequence[str], baseline: str | None) -> Compa
     over_baseline: dict[tuple[str, str], Ratio] = {}
     margins: dict[str, Ratio] = {}
     with ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1)) as pool:
-        for workload in arena.workloads:
-            field = _field(arena, workload.uuid, ordered, scratch)
+        for workload in data.workloads:
+            field = _field(data, workload.uuid, ordered, scratch)
             names, uuid = field.names, field.uuid
             chunks = list(_chunks(np.flatnonzero((field.places[first] >= 0) & (field.places[second] >= 0))))
             add = partial(_add, tally, field, first, second, base)
@@ -134,16 +134,16 @@ def compare(arena: Arena, ordered: Sequence[str], baseline: str | None) -> Compa
     return Compared(_pairs(tally, ordered, first, second), over_baseline, margins)
 
 
-def _field(arena: Arena, uuid: str, ordered: Sequence[str], scratch: Scratch) -> _Field:
-    names = [name for name in ordered if uuid in arena.times[name]]
+def _field(data: RankingInput, uuid: str, ordered: Sequence[str], scratch: Scratch) -> _Field:
+    names = [name for name in ordered if uuid in data.times[name]]
     at = {name: place for place, name in enumerate(names)}
     return _Field(
         uuid,
-        arena.importance[uuid],
+        data.importance[uuid],
         names,
-        np.array([arena.times[name][uuid] for name in names]),
+        np.array([data.times[name][uuid] for name in names]),
         np.array([at.get(name, -1) for name in ordered], dtype=np.int64),
-        Resampled([arena.chosen[name, uuid].measurement for name in names], arena.kind, scratch),
+        Resampled([data.chosen[name, uuid].measurement for name in names], data.kind, scratch),
     )
 
 

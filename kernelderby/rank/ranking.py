@@ -12,7 +12,7 @@ from kernelderby.catalog import Solution, Workload
 from kernelderby.catalog.selection import shortest_labels
 from kernelderby.errors import DerbyError
 from kernelderby.hardware import find_gpu
-from kernelderby.rank.arena import Arena, arena_of
+from kernelderby.rank.input import RankingInput, ranking_input
 from kernelderby.rank.lead import Lead, lead_of, of_present_code
 from kernelderby.rank.model import NOT_MEASURED, PASSED, Asked, Cell, Noted, Pair, Ranking, Summary, WorkloadRow
 from kernelderby.rank.order import order, order_dependences, slowdowns
@@ -56,72 +56,72 @@ def rank(
     rows = groups[key]
     contenders = {name: each for name, each in solutions.items() if only is None or name in only}
     importance = {workload.uuid: _importance(workload) for workload in workloads}
-    arena = arena_of(rows, workloads, contenders, find_gpu(rows[0].gpu), time, importance)
-    slowdown = slowdowns(arena.times, arena.importance)
-    ordered = order(arena.times, arena.importance, slowdown, arena.asked, slowdowns(arena.eager, arena.importance))
-    by_eager = order(arena.eager, arena.importance, asked=arena.asked)
-    if baseline is not None and not arena.times.get(baseline):
+    data = ranking_input(rows, workloads, contenders, find_gpu(rows[0].gpu), time, importance)
+    slowdown = slowdowns(data.times, data.importance)
+    ordered = order(data.times, data.importance, slowdown, data.asked, slowdowns(data.eager, data.importance))
+    by_eager = order(data.eager, data.importance, asked=data.asked)
+    if baseline is not None and not data.times.get(baseline):
         raise DerbyError(
             f"--baseline: {baseline} passed no workload on {rows[0].gpu} under {key.protocol}; "
-            f"those that did: {', '.join(name for name in ordered if arena.times[name]) or 'none'}"
+            f"those that did: {', '.join(name for name in ordered if data.times[name]) or 'none'}"
         )
-    reference = baseline or next((name for name in ordered if arena.times[name]), None)
-    compared = compare(arena, ordered, reference)
-    labels = shortest_labels(arena.workloads)
-    table = tuple(_row(arena, workload, ordered, compared, labels[workload.uuid]) for workload in arena.workloads)
-    chosen = sorted((each.measurement for each in arena.chosen.values()), key=lambda row: row.moment)
+    reference = baseline or next((name for name in ordered if data.times[name]), None)
+    compared = compare(data, ordered, reference)
+    labels = shortest_labels(data.workloads)
+    table = tuple(_row(data, workload, ordered, compared, labels[workload.uuid]) for workload in data.workloads)
+    chosen = sorted((each.measurement for each in data.chosen.values()), key=lambda row: row.moment)
     moments = [row.timestamp for row in chosen]
-    not_measured = tuple(sorted(name for name in contenders if name not in arena.times))
-    summaries = _summaries(arena, (*ordered, *not_measured), reference, compared.pairs, table, contenders, slowdown)
+    not_measured = tuple(sorted(name for name in contenders if name not in data.times))
+    summaries = _summaries(data, (*ordered, *not_measured), reference, compared.pairs, table, contenders, slowdown)
     ranking = Ranking(
         definition=definition,
         group=selection.describe_group(key, rows),
         other_groups=tuple(selection.describe_group(other, groups[other]) for other in sorted(groups) if other != key),
         measured_from=moments[0] if moments else "",
         measured_to=moments[-1] if moments else "",
-        environment=_environment(arena),
+        environment=_environment(data),
         baseline=reference,
-        is_weighted=any(workload.importance is not None for workload in arena.workloads),
+        is_weighted=any(workload.importance is not None for workload in data.workloads),
         order=ordered,
         rows=table,
         summaries=summaries,
         pairs=tuple(compared.pairs.values()),
-        order_dependences=order_dependences(arena.times, arena.importance, ordered, arena.asked),
+        order_dependences=order_dependences(data.times, data.importance, ordered, data.asked),
         not_measured=not_measured,
-        no_floor_reason=_no_floor_reason(arena, rows[0].gpu),
-        time=arena.kind,
-        eager_order=by_eager if arena.kind != "eager" and by_eager != ordered else (),
+        no_floor_reason=_no_floor_reason(data, rows[0].gpu),
+        time=data.kind,
+        eager_order=by_eager if data.kind != "eager" and by_eager != ordered else (),
         origin=_origin(workloads),
-        lead=_lead(arena, ordered, contenders),
+        lead=_lead(data, ordered, contenders),
     )
     if noted is None:
         return ranking
     asked = Asked(
         gpu=gpu is not None, protocol=protocol is not None, baseline=baseline is not None, time=time is not None
     )
-    return replace(ranking, notes=noted(ranking, rows, arena.chosen, solutions, asked))
+    return replace(ranking, notes=noted(ranking, rows, data.chosen, solutions, asked))
 
 
-def _lead(arena: Arena, ordered: Sequence[str], solutions: Mapping[str, Solution]) -> Lead | None:
+def _lead(data: RankingInput, ordered: Sequence[str], solutions: Mapping[str, Solution]) -> Lead | None:
     """The lead of the author of the first solution that passed anything, without the workloads on which a time that
     counts is of former code. None if that author is plain torch, which is nobody's rival."""
-    first = next((name for name in ordered if arena.times[name]), None)
+    first = next((name for name in ordered if data.times[name]), None)
     if first is None or solutions[first].author == selection.BASELINE_AUTHOR:
         return None
     best: dict[str, dict[str, tuple[float, str]]] = {}
-    for name, own in arena.times.items():
+    for name, own in data.times.items():
         for uuid, time_us in own.items():
             of_shape, author = best.setdefault(uuid, {}), solutions[name].author
             of_shape[author] = min(of_shape.get(author, (time_us, name)), (time_us, name))
     rows = {
-        uuid: {author: arena.chosen[name, uuid].measurement for author, (_, name) in of_shape.items()}
+        uuid: {author: data.chosen[name, uuid].measurement for author, (_, name) in of_shape.items()}
         for uuid, of_shape in best.items()
     }
     author = solutions[first].author
     for uuid, of_shape in best.items():
-        former = {who for who, (_, name) in of_shape.items() if arena.chosen[name, uuid].outdated}
-        rows[uuid] = of_present_code(author, rows[uuid], arena.kind, former)
-    return lead_of(author, rows, arena.kind, arena.importance)
+        former = {who for who, (_, name) in of_shape.items() if data.chosen[name, uuid].outdated}
+        rows[uuid] = of_present_code(author, rows[uuid], data.kind, former)
+    return lead_of(author, rows, data.kind, data.importance)
 
 
 def _origin(workloads: Sequence[Workload]) -> str | None:
@@ -136,46 +136,46 @@ def _importance(workload: Workload) -> float:
     return float(value)
 
 
-def _row(arena: Arena, workload: Workload, ordered: Sequence[str], compared: Compared, label: str) -> WorkloadRow:
+def _row(data: RankingInput, workload: Workload, ordered: Sequence[str], compared: Compared, label: str) -> WorkloadRow:
     uuid = workload.uuid
-    passed = sorted((name for name in ordered if uuid in arena.times[name]), key=lambda name: arena.times[name][uuid])
+    passed = sorted((name for name in ordered if uuid in data.times[name]), key=lambda name: data.times[name][uuid])
     fastest, second = (*passed, None, None)[:2]
-    floor = arena.floors(workload, fastest)
+    floor = data.floors(workload, fastest)
     return WorkloadRow(
         uuid=uuid,
         label=label,
         axes=dict(workload.axes),
-        importance=arena.importance[uuid],
+        importance=data.importance[uuid],
         floor_us=floor.floor_us if floor else None,
         regime=floor.regime if floor else None,
-        cells={name: _cell(arena, name, workload, compared.over_baseline.get((name, uuid))) for name in ordered},
+        cells={name: _cell(data, name, workload, compared.over_baseline.get((name, uuid))) for name in ordered},
         fastest=fastest,
         second=second,
         margin=compared.margins.get(uuid),
     )
 
 
-def _cell(arena: Arena, solution: str, workload: Workload, ratio: Ratio | None) -> Cell:
+def _cell(data: RankingInput, solution: str, workload: Workload, ratio: Ratio | None) -> Cell:
     uuid = workload.uuid
-    chosen = arena.chosen.get((solution, uuid))
+    chosen = data.chosen.get((solution, uuid))
     if chosen is None:
         return Cell(NOT_MEASURED)
-    row, latency_us = chosen.measurement, arena.times[solution].get(uuid)
-    floor = arena.floors(workload, solution)
+    row, latency_us = chosen.measurement, data.times[solution].get(uuid)
+    floor = data.floors(workload, solution)
     share = share_of_floor(floor.floor_us, latency_us) if latency_us is not None and floor else None
     if row.status is Status.PASSED and latency_us is None:
         return Cell(
-            f"no {arena.kind} time",
-            eager_us=arena.eager[solution].get(uuid),
+            f"no {data.kind} time",
+            eager_us=data.eager[solution].get(uuid),
             outdated=chosen.outdated,
             timestamp=row.timestamp,
             message=row.graph_missing,
         )
-    fair_us = arena.fair_floor_us(workload, selection.empty_kernel_us(row, arena.kind), solution in arena.in_place)
+    fair_us = data.fair_floor_us(workload, selection.empty_kernel_us(row, data.kind), solution in data.in_place)
     return Cell(
         status=in_words(row.status),
         latency_us=latency_us,
-        eager_us=arena.eager[solution].get(uuid) if arena.kind != "eager" else None,
+        eager_us=data.eager[solution].get(uuid) if data.kind != "eager" else None,
         fair_share=fair_share(fair_us, latency_us),
         ratio=ratio,
         share_of_floor=share,
@@ -191,7 +191,7 @@ def in_words(status: Status) -> str:
 
 
 def _summaries(
-    arena: Arena,
+    data: RankingInput,
     names: Sequence[str],
     baseline: str | None,
     pairs: dict[tuple[str, str], Pair],
@@ -203,7 +203,7 @@ def _summaries(
     fastest_on = Counter(row.fastest for row in table if row.margin is not None and not row.margin.is_tie)
     found = []
     for place, name in enumerate(names, start=1):
-        times = arena.times.get(name, {})
+        times = data.times.get(name, {})
         cells = {row.uuid: row.cells.get(name, Cell(NOT_MEASURED)) for row in table}
         statuses = Counter(cell.status for cell in cells.values())
         shares = {uuid: cell.share_of_floor for uuid, cell in cells.items() if cell.share_of_floor is not None}
@@ -215,7 +215,7 @@ def _summaries(
                 author=contenders[name].author,
                 place=place if times else None,
                 passed=len(times),
-                workloads=len(arena.workloads),
+                workloads=len(data.workloads),
                 failures={status: count for status, count in sorted(statuses.items()) if status != PASSED},
                 outdated=sum(cell.outdated for cell in cells.values()),
                 slowdown=slowdown.get(name),
@@ -223,7 +223,7 @@ def _summaries(
                 fastest_on=fastest_on[name],
                 share=upper_median(list(shares.values())) if shares else None,
                 share_total=sum(share * times[uuid] for uuid, share in shares.items()) / total if shares else None,
-                fair_geomean=geometric_mean(list(fair.values()), [arena.importance[uuid] for uuid in fair])
+                fair_geomean=geometric_mean(list(fair.values()), [data.importance[uuid] for uuid in fair])
                 if fair
                 else None,
                 **_against_baseline(name, baseline, pairs),
@@ -252,9 +252,9 @@ def _against_baseline(name: str, baseline: str | None, pairs: dict[tuple[str, st
     }
 
 
-def _environment(arena: Arena) -> dict[str, tuple[str, ...]]:
+def _environment(data: RankingInput) -> dict[str, tuple[str, ...]]:
     drivers, commits = set(), set()
-    for chosen in arena.chosen.values():
+    for chosen in data.chosen.values():
         found = chosen.measurement.environment
         if found.get("driver"):
             drivers.add(str(found["driver"]))
@@ -263,16 +263,16 @@ def _environment(arena: Arena) -> dict[str, tuple[str, ...]]:
     return {"driver": tuple(sorted(drivers)), "commit": tuple(sorted(commits))}
 
 
-def _no_floor_reason(arena: Arena, gpu: str) -> str | None:
+def _no_floor_reason(data: RankingInput, gpu: str) -> str | None:
     """Why some or all workloads have no floor; None if all have one."""
     if gpu == "CPU":
         return "no peaks of a CPU are known"
     if find_gpu(gpu) is None:
         return f"the peaks of {gpu} are unknown; describe it under kernelderby/hardware/gpus/"
-    without = [workload for workload in arena.workloads if arena.floors(workload, None) is None]
+    without = [workload for workload in data.workloads if data.floors(workload, None) is None]
     if any(workload.cost is None for workload in without):
         return (
-            f"{len(without)} of {counted(len(arena.workloads), 'workload carries', 'workloads carry')} no cost; "
+            f"{len(without)} of {counted(len(data.workloads), 'workload carries', 'workloads carry')} no cost; "
             "run `derby pack`"
         )
     return (

@@ -102,10 +102,10 @@ class Judged:
         self._worker.send("load", 120, **given)
 
     def prepare(self) -> None:
-        from kernelderby.measure.wire.remote import RemoteHands
+        from kernelderby.measure.wire.remote import RemoteExecutor
 
         assert self._worker.receive().failed is None
-        self.race = self._table.race(self._solution, RemoteHands(self._worker, 60))
+        self.race = self._table.race(self._solution, RemoteExecutor(self._worker, 60))
         assert self.race.check().status == "passed"
         self.race.start()
         self.race.capture()

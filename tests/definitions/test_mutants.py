@@ -14,7 +14,7 @@ from kernelderby.measure.judge.correctness import compare, judge, named_outputs
 from kernelderby.measure.judge.draws import apply, of_generator
 from kernelderby.measure.judge.inputs import InputMaker
 from kernelderby.measure.worker.candidate import Candidate
-from kernelderby.measure.worker.hands import local_check
+from kernelderby.measure.worker.executor import local_check
 from kernelderby.rows.measurement import Status
 
 NAMES = sorted(CATALOG.definitions)

@@ -11,7 +11,7 @@ from kernelderby.measure.clock.timing import WallTimer
 from kernelderby.measure.judge.cases import small_cases
 from kernelderby.measure.judge.inputs import InputMaker
 from kernelderby.measure.worker.candidate import Candidate
-from kernelderby.measure.worker.hands import local_race
+from kernelderby.measure.worker.executor import local_race
 from kernelderby.rows.measurement import Status
 
 CPU = torch.device("cpu")

@@ -17,7 +17,7 @@ from kernelderby.measure.judge.correctness import compare, make_ready, still_poi
 from kernelderby.measure.judge.definition import load_definition_module  # noqa: E402
 from kernelderby.measure.judge.inputs import InputMaker  # noqa: E402
 from kernelderby.measure.worker.candidate import Candidate  # noqa: E402
-from kernelderby.measure.worker.hands import local_check, local_race  # noqa: E402
+from kernelderby.measure.worker.executor import local_check, local_race  # noqa: E402
 from kernelderby.rows.measurement import Status  # noqa: E402
 
 CPU = torch.device("cpu")

@@ -19,7 +19,7 @@ from kernelderby.measure.clock.graphs import NotCapturable  # noqa: E402
 from kernelderby.measure.clock.timing import CUPTI, EventTimer, find_protocol, make_timer  # noqa: E402
 from kernelderby.measure.judge.inputs import InputMaker  # noqa: E402
 from kernelderby.measure.worker.candidate import Candidate  # noqa: E402
-from kernelderby.measure.worker.hands import local_check, local_race  # noqa: E402
+from kernelderby.measure.worker.executor import local_check, local_race  # noqa: E402
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
 

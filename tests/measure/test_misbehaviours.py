@@ -124,7 +124,7 @@ def test_rivals_stand_still_while_a_solution_is_witnessed(tmp_path, monkeypatch)
         states = {
             pid: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] for pid in WorkerProcess._alive
         }
-        found.append((states.pop(race.exchange.hands.worker.pid), set(states.values())))
+        found.append((states.pop(race.exchange.executor.worker.pid), set(states.values())))
         return doubt(self, race, *given)
 
     monkeypatch.setattr(JudgesTable, "doubt", looked)

@@ -17,7 +17,7 @@ from kernelderby.measure.machine.probe import find_machine
 from kernelderby.measure.run.checks import plan_checks, run_checks
 from kernelderby.measure.wire.replies import Failed
 from kernelderby.measure.worker.candidate import Candidate
-from kernelderby.measure.worker.hands import Canaries, _requests, local_race
+from kernelderby.measure.worker.executor import Canaries, _requests, local_race
 from kernelderby.rows.measurement import Status
 
 
@@ -86,7 +86,7 @@ def test_a_workspace_that_a_graph_outlives(definition, gives_up):
 def test_bytes_that_a_replay_writes_elsewhere(definition, monkeypatch):
     race = local_race(Candidate(right, True, definition), MODULE, maker(definition, 3), FakeGraphs())
     race.capture()
-    monkeypatch.setattr(race.exchange.hands, "overwritten", lambda: 64)
+    monkeypatch.setattr(race.exchange.executor, "overwritten", lambda: 64)
     verdict = overtaken(race.exchange, maker(definition, 12))
     assert verdict.status is Status.GRAPH_OVERTAKEN and "wrote into 64 bytes" in verdict.message
 
@@ -98,7 +98,7 @@ def test_a_process_that_the_replay_ends(definition, monkeypatch):
     def dies(which):
         raise Failed(Status.RAISED, "CUDA error: an illegal memory access was encountered")
 
-    monkeypatch.setattr(race.exchange.hands, "replay", dies)
+    monkeypatch.setattr(race.exchange.executor, "replay", dies)
     with pytest.raises(Failed) as caught:
         overtaken(race.exchange, maker(definition, 12))
     assert caught.value.status is Status.GRAPH_OVERTAKEN and "illegal memory access" in caught.value.message

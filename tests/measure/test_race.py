@@ -28,7 +28,7 @@ from kernelderby.measure.judge.table import JudgesTable  # noqa: E402
 from kernelderby.measure.machine.probe import Machine  # noqa: E402
 from kernelderby.measure.wire.replies import Wrong  # noqa: E402
 from kernelderby.measure.worker.candidate import Candidate  # noqa: E402
-from kernelderby.measure.worker.hands import Hands, local_check, local_race  # noqa: E402
+from kernelderby.measure.worker.executor import CallExecutor, local_check, local_race  # noqa: E402
 
 CPU = torch.device("cpu")
 NUMBERS = itertools.count()
@@ -245,10 +245,10 @@ def test_calls_are_drawn_before_the_series_and_compared_after_it(definition, mon
     race, order = local_race(*parts(definition, right), WallTimer()), []
     monkeypatch.setattr("kernelderby.measure.judge.series._KEPT_BYTES", room)
     race.series.planned = 15
-    drawn, judged, call = race.series.drawn, race.exchange.judged, race.exchange.hands.candidate.function
+    drawn, judged, call = race.series.drawn, race.exchange.judged, race.exchange.executor.candidate.function
     monkeypatch.setattr(race.series, "drawn", lambda *args: order.append("drawn") or drawn(*args))
     monkeypatch.setattr(race.exchange, "judged", lambda *given: order.append("compared") or judged(*given))
-    race.exchange.hands.candidate.function = lambda *given: order.append("called") or call(*given)
+    race.exchange.executor.candidate.function = lambda *given: order.append("called") or call(*given)
     race.series.timed("1/eager", "eager", 6)
     assert order.index("drawn") < order.index("called")
     if room:
@@ -258,10 +258,10 @@ def test_calls_are_drawn_before_the_series_and_compared_after_it(definition, mon
 def test_between_two_calls_the_judge_does_the_same_for_each(definition, monkeypatch):
     """A worker that waits could tell by the time which calls are compared, and do nothing in the others."""
     race, done = local_race(*parts(definition, right), WallTimer()), []
-    check_sum, call = exchange_module.checksum, race.exchange.hands.candidate.function
+    check_sum, call = exchange_module.checksum, race.exchange.executor.candidate.function
     race.series.planned = 15  # three of a series
     monkeypatch.setattr(exchange_module, "checksum", lambda given: done.append(sorted(given)) or check_sum(given))
-    race.exchange.hands.candidate.function = lambda *given: done.append("called") or call(*given)
+    race.exchange.executor.candidate.function = lambda *given: done.append("called") or call(*given)
     race.series.timed("1/eager", "eager", 6)
     after = " ".join(map(str, done)).split("called")[1:6]
     assert len(set(after)) == 1 and "out" in after[0] and "x" in after[0]
@@ -298,7 +298,7 @@ def test_the_reference_reads_what_nobody_else_reaches(definition):
     race.batches.sets(4)
     race.batches.us("eager", 4)
     race.reference_latency_us(WallTimer(), 2)
-    race.exchange.hands.candidate.function = lambda x, y, factor, out: out.zero_()
+    race.exchange.executor.candidate.function = lambda x, y, factor, out: out.zero_()
     assert race.check(looks_closer=True).status is Status.WRONG_VALUES and race.why
     assert reads and not {each.inputs["x"].data_ptr() for each in race.exchange.every} & set(reads)
 
@@ -400,9 +400,9 @@ def test_of_the_shortest_batch_enough_calls_are_compared_where_the_reference_is_
     race = local_race(*parts(definition, lambda *given: (time.sleep(1e-3), right(*given))), WallTimer())
     monkeypatch.setattr(Exchange, "reference_seconds", 1.0)
     monkeypatch.setattr(batch, "BATCHES", 1)
-    hands, judged, looks = race.exchange.hands, race.exchange.judged, []
+    executor, judged, looks = race.exchange.executor, race.exchange.judged, []
     race.batches.sets(32)
-    hands.batch = lambda kind, count: [hands.call(which) for which in range(0, count, 2)]
+    executor.batch = lambda kind, count: [executor.call(which) for which in range(0, count, 2)]
     monkeypatch.setattr(race.exchange, "judged", lambda *given: looks.append(None) or judged(*given))
     found = 0
     for _ in range(12):
@@ -416,8 +416,8 @@ def test_of_the_shortest_batch_enough_calls_are_compared_where_the_reference_is_
 def test_a_copy_that_somebody_holds_up_takes_nothing_off_a_batch(definition, monkeypatch):
     race = local_race(*parts(definition, lambda *given: (time.sleep(0.01), right(*given))), WallTimer())
     copied, released = batch._copied, []
-    call = race.exchange.hands.batch
-    race.exchange.hands.batch = lambda *given: (call(*given), released.append(None))
+    call = race.exchange.executor.batch
+    race.exchange.executor.batch = lambda *given: (call(*given), released.append(None))
 
     def held_up(*given):
         if released:
@@ -490,7 +490,9 @@ class TestSetup:
         assert (shared.constants, shared.of_setup, shared.with_setup().constants) == ((), ("y",), ("y",))
         candidate, module, maker = parts(shared, right, setup=lambda **given: {"kept": [*given]})
         table = JudgesTable(shared, None, maker, module, CPU, Machine("cpu"), "")
-        maker = table.race(SimpleNamespace(setup=setup, in_place={}), Hands(candidate, WallTimer(), CPU)).exchange.maker
+        maker = table.race(
+            SimpleNamespace(setup=setup, in_place={}), CallExecutor(candidate, WallTimer(), CPU)
+        ).exchange.maker
         values = maker.make()
         before = values["y"].clone()
         maker.write(values, 1, constants=False)
@@ -527,15 +529,15 @@ class FakeGraphs(Timer):
 
 
 def test_further_sets_are_captured_whoever_adds_to_the_list_that_was_given(definition):
-    """A worker keeps a list of the sets that it has opened, and adds to it before it extends its hands."""
+    """A worker keeps a list of the sets that it has opened, and adds to it before it extends its executor."""
     exchange = local_race(*parts(definition, right), FakeGraphs()).exchange
-    hands, opened = exchange.hands, list(exchange.sets)
-    hands.attach(opened, exchange.signals)
-    hands.capture()
+    executor, opened = exchange.executor, list(exchange.sets)
+    executor.attach(opened, exchange.signals)
+    executor.capture()
     opened += (more := [exchange.buffers(exchange.maker) for _ in range(3)])
-    hands.extend(more)
-    hands.batch("graph", len(opened))
-    assert len(hands.sets) == len(opened) == 5
+    executor.extend(more)
+    executor.batch("graph", len(opened))
+    assert len(executor.sets) == len(opened) == 5
 
 
 def test_a_replay_is_timed_and_looked_at(definition):

@@ -18,7 +18,7 @@ from kernelderby.measure.judge.relay import FEWEST, MOST, Slack, calls_for, calm
 from kernelderby.measure.judge.table import JudgesTable
 from kernelderby.measure.run.pacer import Pacer
 from kernelderby.measure.wire.process import WorkerProcess
-from kernelderby.measure.wire.remote import RemoteHands
+from kernelderby.measure.wire.remote import RemoteExecutor
 from kernelderby.measure.wire.replies import Done, Failed, Wrong
 from kernelderby.rows.measurement import Status
 
@@ -26,14 +26,14 @@ DEFINITION = "scaled_add_n16"
 MAIN = "import os, signal, time\n\nimport torch\n\n{before}\n\n\ndef run(x, y, factor, out):\n    {body}\n"
 HONEST = "torch.add(x, y, alpha=factor, out=out)"
 SLOW = "time.sleep(0.02)\n    " + HONEST
-# Right in the check and in timed calls, and something else in single calls: it knows them by their hands.
-IN_RELAY = """from kernelderby.measure.worker import hands
+# Right in the check and in timed calls, and something else in single calls: it knows them by their executor.
+IN_RELAY = """from kernelderby.measure.worker import executor
 
 relayed = []
-relay = hands.Hands.relay
-hands.Hands.relay = lambda self, *words: (relayed.append(1), relay(self, *words), relayed.clear())
+relay = executor.CallExecutor.relay
+executor.CallExecutor.relay = lambda self, *words: (relayed.append(1), relay(self, *words), relayed.clear())
 """
-EARLY = """from kernelderby.measure.worker import hands
+EARLY = """from kernelderby.measure.worker import executor
 
 
 def relay(self, kind, count, armed):
@@ -45,7 +45,7 @@ def relay(self, kind, count, armed):
     armed()
 
 
-hands.Hands.relay = relay
+executor.CallExecutor.relay = relay
 """
 
 
@@ -77,7 +77,7 @@ def relay_of(misbehaviours):
         worker = WorkerProcess(catalog.root, "cpu", solution_hash=solution.text_hash)
         ended.append(worker.kill)
         worker.ask(Done, "load", 60, definition=DEFINITION, solution="tried", protocol="cpu-wall")
-        race = table.race(solution, RemoteHands(worker, 5))
+        race = table.race(solution, RemoteExecutor(worker, 5))
         ended.append(race.release)
         assert race.check().status is Status.PASSED
         race.start()
@@ -110,7 +110,7 @@ def test_what_is_not_right_in_a_single_call_is_found(relay_of, pacer, body, befo
 
 
 # Does nothing from the first long pause between two calls on: the judge is comparing then.
-UNTIL_COMPARED = """from kernelderby.measure.worker import hands
+UNTIL_COMPARED = """from kernelderby.measure.worker import executor
 
 
 def relay(self, kind, count, armed):
@@ -125,7 +125,7 @@ def relay(self, kind, count, armed):
     armed()
 
 
-hands.Hands.relay = relay
+executor.CallExecutor.relay = relay
 """
 
 
@@ -141,7 +141,7 @@ def test_which_single_calls_are_compared_shows_nowhere(relay_of, pacer, monkeypa
 
 
 # Makes less than half of its single calls.
-HALF = """from kernelderby.measure.worker import hands
+HALF = """from kernelderby.measure.worker import executor
 
 
 def relay(self, kind, count, armed):
@@ -153,7 +153,7 @@ def relay(self, kind, count, armed):
     armed()
 
 
-hands.Hands.relay = relay
+executor.CallExecutor.relay = relay
 """
 
 
@@ -178,7 +178,7 @@ def test_whoever_ends_in_a_single_call_holds_nobody_up(relay_of, pacer, body, st
         relay.relayed(pacer.pace, "eager", 1e6)
     assert status is None or failed.value.status is status
     assert time.monotonic() - start < 30
-    pacer.pace.hands.call(0)  # the pace is none the worse
+    pacer.pace.executor.call(0)  # the pace is none the worse
 
 
 def test_medians_of_a_noisy_clock():
@@ -249,5 +249,5 @@ def test_no_thread_sees_contents_before_the_clock_runs(relay_of):
         exchange.maker.refresh(exchange.sets[number % 2].inputs, f"ahead/{number}")
         time.sleep(0.05)
 
-    found = exchange.hands.spans("eager", 6, written, lambda number: None)
+    found = exchange.executor.spans("eager", 6, written, lambda number: None)
     assert min(found.spans_us[2:]) > 90_000, "the first ones lay there when it began"

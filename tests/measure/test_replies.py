@@ -159,9 +159,9 @@ def test_every_text_of_a_reply_is_quoted():
         def receive(self):
             return through_the_pipe(answers.pop(0))
 
-    hands = remote.RemoteHands(Worker(), 1)
-    calls = [hands.capture, lambda: hands.call(0), lambda: hands.spans("eager", 1, id, id)]
-    for call in (*calls, lambda: hands.call(0), lambda: hands.set_up(0)):
+    executor = remote.RemoteExecutor(Worker(), 1)
+    calls = [executor.capture, lambda: executor.call(0), lambda: executor.spans("eager", 1, id, id)]
+    for call in (*calls, lambda: executor.call(0), lambda: executor.set_up(0)):
         with pytest.raises(Exception) as ended:
             call()
         error = ended.value

@@ -20,7 +20,7 @@ from kernelderby.measure.judge.race import larger_case
 from kernelderby.measure.wire.shared import private_set
 from kernelderby.measure.worker.build import load_setup, load_solution
 from kernelderby.measure.worker.candidate import Candidate
-from kernelderby.measure.worker.hands import Canaries
+from kernelderby.measure.worker.executor import Canaries
 from kernelderby.rows.measurement import Status
 
 ROOT = Path(__file__).resolve().parents[2]

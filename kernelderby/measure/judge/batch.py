@@ -16,7 +16,7 @@ import torch
 
 from kernelderby.measure.judge.correctness import POISON, Outputs, synchronize
 from kernelderby.measure.judge.exchange import COMPARING_SECONDS, ENOUGH_BY_CLOCK, Exchange, Left
-from kernelderby.measure.wire.remote import RemoteHands
+from kernelderby.measure.wire.remote import RemoteExecutor
 from kernelderby.measure.wire.shared import BufferSet, shared_set
 from kernelderby.measure.wire.signals import Signals, signal_set
 
@@ -74,12 +74,12 @@ def held_against(
 
 
 def released(
-    hands: RemoteHands, sets: Sequence[BufferSet], kind: str, device: torch.device, order: Sequence[int]
+    executor: RemoteExecutor, sets: Sequence[BufferSet], kind: str, device: torch.device, order: Sequence[int]
 ) -> tuple[float, dict[int, Outputs]]:
     """Releases a call over each set and copies the outputs in that order; microseconds until all copies are there. A
     worker's word that it is done is only a word, so the clock runs until the outputs are copied."""
     start = time.perf_counter()
-    hands.batch(kind, len(sets))
+    executor.batch(kind, len(sets))
     taken = _copied(sets, order, device)
     return (time.perf_counter() - start) * 1e6, taken
 
@@ -100,23 +100,23 @@ def _copied(sets: Sequence[BufferSet], order: Sequence[int], device: torch.devic
     return found
 
 
-def calibrated(hands: RemoteHands, device: torch.device) -> dict[str, Beside]:
-    """kind -> what the clock sees beside the calls, from hands whose calls do nothing to speak of. What they raise
-    goes through."""
+def calibrated(executor: RemoteExecutor, device: torch.device) -> dict[str, Beside]:
+    """kind -> what the clock sees beside the calls, from an executor whose calls do hardly anything. Their exceptions
+    pass through."""
     place = ((1,), torch.float32)
     most = _MOST_SETS[device.type]
     sets = [shared_set({"source": place}, {"destination": place}, device) for _ in range(most)]
     signals = Signals(signal_set(device))
     try:
-        hands.attach(sets, signals)
+        executor.attach(sets, signals)
         kinds = ["eager"]
         if device.type == "cuda":
-            hands.capture()
+            executor.capture()
             kinds.append("graph")
         found = {}
         for kind in kinds:
             few, many = (
-                min(released(hands, sets[:count], kind, device, range(count))[0] for _ in range(_CALIBRATIONS))
+                min(released(executor, sets[:count], kind, device, range(count))[0] for _ in range(_CALIBRATIONS))
                 - min(copying_us(sets[:count], device) for _ in range(_CALIBRATIONS))
                 for count in (2, most)
             )
@@ -158,13 +158,13 @@ class Batches:
             self._made += 1  # asked again, it has seen the contents of before
             names = [f"batch/{kind}/{self._made}/{which}" for which in range(count)]
             order = random.sample(range(count), count)
-            with exchange.hands.unseen():
+            with exchange.executor.unseen():
                 copy_us = min(copy_us, copying_us(exchange.every[:count], maker.device))
                 for which, name in enumerate(names):
                     maker.refresh(exchange.every[which].inputs, name)
                     exchange.ready(which, POISON[number % 2])
                 synchronize(maker.device)
-            total_us, taken = released(exchange.hands, exchange.every[:count], kind, maker.device, order)
+            total_us, taken = released(exchange.executor, exchange.every[:count], kind, maker.device, order)
             left = [
                 (exchange.left(which, True, taken[which]), which, names[which], None)
                 for which in order[: max(compared, ENOUGH_BY_CLOCK)]

@@ -1,8 +1,7 @@
-"""Shared by judge and solution: sets of inputs and outputs at different addresses, and the hands that work on them.
+"""Shared by judge and solution: sets of inputs and outputs at different addresses, and the executor of its calls.
 
-The judge owns all memory that counts (wire.shared.BufferSet). The solution runs elsewhere (behind
-wire.remote.RemoteHands in another process, in tests behind its like, worker.hands.Hands), sees these buffers and
-nothing else.
+The judge owns all memory that counts (wire.shared.BufferSet). The solution runs elsewhere and sees only these buffers:
+behind wire.remote.RemoteExecutor in another process, in tests behind worker.executor.CallExecutor.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from kernelderby.measure.judge.correctness import (
     synchronize,
 )
 from kernelderby.measure.judge.inputs import InputMaker
-from kernelderby.measure.wire.remote import RemoteHands
+from kernelderby.measure.wire.remote import RemoteExecutor
 from kernelderby.measure.wire.replies import Verdict, Wrong
 from kernelderby.measure.wire.shared import BufferSet, Loan, private_set, shared_set
 from kernelderby.measure.wire.signals import Signals, signal_set
@@ -120,19 +119,19 @@ class Left:
 
 class Exchange:
     """sets: of timed calls. every: these, and the further ones of batches. in_place: of the solution. shared: the
-    hands are in another process. references: of all who race on this case."""
+    executor is in another process. references: of all who race on this case."""
 
     def __init__(
         self,
         definition: Definition,
         module: ModuleType,
         maker: InputMaker,
-        hands: RemoteHands,
+        executor: RemoteExecutor,
         in_place: dict[str, str] | None = None,
         shared: bool = True,
         references: References | None = None,
     ) -> None:
-        self.definition, self.module, self.maker, self.hands = definition, module, maker, hands
+        self.definition, self.module, self.maker, self.executor = definition, module, maker, executor
         self.references, self._rows_seconds = references or References(), 0.0
         self.in_place = in_place or {}
         self.random = random.SystemRandom()  # which calls are compared is nothing that a seed could tell
@@ -146,7 +145,7 @@ class Exchange:
             for _ in range(INPUT_SETS):
                 self.sets.append(self.buffers(maker))
             self.every = list(self.sets)
-            hands.attach(self.sets, self.signals)
+            executor.attach(self.sets, self.signals)
         except BaseException:
             self.release()
             raise
@@ -172,7 +171,7 @@ class Exchange:
             synchronize(self.maker.device)
             self.every += more
             self.stays += [self.stays[number % len(self.sets)] for number in range(len(self.stays), len(self.every))]
-            self.hands.extend(more)
+            self.executor.extend(more)
         return len(self.every)
 
     def release(self) -> None:
@@ -261,7 +260,7 @@ class Exchange:
         """Another call on the contents that lie there; the checksums of what it left."""
         self.ready(which, byte)
         synchronize(self.maker.device)
-        (self.hands.call if kind == "eager" else self.hands.replay)(which)
+        (self.executor.call if kind == "eager" else self.executor.replay)(which)
         return checksum(self.sets[which].outputs)
 
     def judged(

@@ -70,18 +70,18 @@ class Race:
         variants = [f"start/{which}" for which in range(len(exchange.sets))]
         exchange.write_what_stays(variants, whole=True)
         synchronize(exchange.maker.device)
-        self.setup, *_ = [exchange.hands.set_up(which) for which in range(len(exchange.sets))]
+        self.setup, *_ = [exchange.executor.set_up(which) for which in range(len(exchange.sets))]
 
     def capture(self) -> None:
         """Captures the call over each set. NotCapturable with the reason; also where a replay on other contents behind
         the same addresses is wrong, because the capture froze what the call should compute."""
         exchange = self.exchange
         exchange.ready_all()
-        exchange.hands.capture()
+        exchange.executor.capture()
         for which in range(len(exchange.sets)):
             verdict = _replayed(exchange, which, variant=1)
             if verdict.status is not Status.PASSED:
-                exchange.hands.drop_graphs()
+                exchange.executor.drop_graphs()
                 raise NotCapturable(
                     "a replay with other contents behind the same addresses is wrong, so the "
                     f"capture froze what depends on them ({verdict.status}: {verdict.message})"
@@ -97,7 +97,7 @@ class Race:
         try:
             for iteration in range(WARMUP):
                 exchange.ready_all()
-                exchange.hands.call(iteration % len(exchange.sets))
+                exchange.executor.call(iteration % len(exchange.sets))
             turn = Turn(PASSED, self.series.timed(f"{number}/eager", "eager", iterations))
             if self.has_graph:
                 turn.graph = self.series.timed(f"{number}/graph", "graph", iterations)
@@ -133,7 +133,7 @@ def overtaken(exchange: Exchange, larger: InputMaker) -> Verdict:
         larger.write(buffers.inputs)
         make_ready(buffers.inputs, buffers.outputs, exchange.in_place, POISON[0])
         synchronize(larger.device)
-        exchange.hands.overtake(buffers)
+        exchange.executor.overtake(buffers)
     finally:
         buffers.release()
     after = f"a captured call, replayed after a larger one ({larger.case.label})"
@@ -143,7 +143,7 @@ def overtaken(exchange: Exchange, larger: InputMaker) -> Verdict:
             if verdict.status is not Status.PASSED:
                 told = f"{after}: {verdict.status}: {verdict.message}"
                 return Verdict(Status.GRAPH_OVERTAKEN, told, verdict.correctness)
-        nbytes = exchange.hands.overwritten()
+        nbytes = exchange.executor.overwritten()
     except Failed as failed:
         raise Failed(Status.GRAPH_OVERTAKEN, f"{after}: {failed.message}", failed.gone) from failed
     if nbytes:
@@ -158,7 +158,7 @@ def _replayed(exchange: Exchange, which: int, variant: int) -> Verdict:
     own = exchange.write(which, partial(exchange.maker.write, variant=variant, constants=False))
     exchange.ready(which, POISON[variant % 2])
     synchronize(exchange.maker.device)
-    exchange.hands.replay(which)
+    exchange.executor.replay(which)
     verdict = exchange.compared(own, exchange.snapshot(which), checksum(own))
     exchange.write(which, partial(exchange.maker.write, constants=False))
     return verdict

@@ -24,7 +24,7 @@ from kernelderby.measure.clock.timing import flush_bytes
 from kernelderby.measure.judge.checksums import bytes_of
 from kernelderby.measure.judge.correctness import POISON, synchronize
 from kernelderby.measure.judge.exchange import COMPARING_SECONDS, ENOUGH_BY_CLOCK, Exchange, Left
-from kernelderby.measure.wire.remote import RemoteHands
+from kernelderby.measure.wire.remote import RemoteExecutor
 from kernelderby.measure.wire.replies import Failed
 from kernelderby.measure.wire.signals import Signals
 from kernelderby.rows.measurement import Status
@@ -45,7 +45,7 @@ class Pacemaker:
     """A process without a solution. empty_us: kind -> what its call takes by the protocol's timer. slack: kind -> by
     how much this clock was longer than that timer, for a copy that the judge trusts."""
 
-    hands: RemoteHands
+    executor: RemoteExecutor
     signals: Signals
     empty_us: dict[str, float]
     slack: dict[str, Slack] = field(default_factory=dict)
@@ -112,31 +112,31 @@ class Relay:
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange, self._made = exchange, Counter[str]()  # of each kind, so that who races gets the same contents
-        self._blocks: set[tuple[int, str]] = set()  # hands and kind whose calls wait for their contents on the host
+        self._blocks: set[tuple[int, str]] = set()  # executor and kind whose calls wait for their contents on the host
 
     def relayed(self, pace: Pacemaker, kind: str, margin_us: float, copy_us: float = 0.0) -> Relayed:
         """Wrong where a compared call is. Failed where the worker ends or is late. copy_us: of the outputs that a
         solution returns, which its worker copies. While the pace is taken its process stands still, and what it has
         launched is waited for: whoever slows the pace would gain. Infinitely unsure where the GPU does not come to
         rest."""
-        exchange, hands = self._exchange, self._exchange.hands
-        with hands.still():
+        exchange, executor = self._exchange, self._exchange.executor
+        with executor.still():
             if not self._comes_to_rest():
                 return Relayed(0.0, math.inf)
-            before = self.us(pace.hands, pace.signals, kind, _FIRST)
+            before = self.us(pace.executor, pace.signals, kind, _FIRST)
         count = calls_for(margin_us, before)
         drawn = exchange.drawn(f"relay/{kind}/{self._made[kind]}", count, count, COMPARING_SECONDS, ENOUGH_BY_CLOCK)
         left: dict[int, tuple[Left, int, str]] = {}
-        theirs = self.us(hands, exchange.signals, kind, count, dict.fromkeys(drawn), left)
-        with hands.still():
+        theirs = self.us(executor, exchange.signals, kind, count, dict.fromkeys(drawn), left)
+        with executor.still():
             if not self._comes_to_rest():
                 return Relayed(0.0, math.inf)
-            after = self.us(pace.hands, pace.signals, kind, max(count, _FIRST))
+            after = self.us(pace.executor, pace.signals, kind, max(count, _FIRST))
         compared = ((*left[number], rows) for number, rows in drawn.items())
         exchange.expect_right("after a single call by the judge's clock", compared)
         paced = min(before, after, key=statistics.median)
         found = of_medians(theirs, paced, pace.empty_us[kind] - copy_us, pace.slack.get(kind, NO_SLACK))
-        waits = kind == "eager" and (id(hands), kind) in self._blocks  # a replay looks at nothing on the host
+        waits = kind == "eager" and (id(executor), kind) in self._blocks  # a replay looks at nothing on the host
         return replace(found, wakes_us=_WAKES_US if waits else 0.0)
 
     def _comes_to_rest(self) -> bool:
@@ -148,7 +148,7 @@ class Relay:
 
     def us(
         self,
-        hands: RemoteHands,
+        executor: RemoteExecutor,
         signals: Signals,
         kind: str,
         count: int,
@@ -167,18 +167,18 @@ class Relay:
             def drive(first: int = first, calls: int = calls) -> None:
                 for number in range(calls):
                     which, variant = number % len(self._exchange.sets), f"relay/{kind}/{self._made[kind]}/{number}"
-                    us, found = self._single(hands, signals, which, variant, number + 1, first + number in keeps)
+                    us, found = self._single(executor, signals, which, variant, number + 1, first + number in keeps)
                     times.append(us)
                     if left is not None:
                         left[first + number] = found, which, variant
 
-            waits = device.type == "cuda" and (id(hands), kind) not in self._blocks
-            if not hands.relay(kind, calls, drive, signals.release, waits):
-                self._blocks.add((id(hands), kind))
+            waits = device.type == "cuda" and (id(executor), kind) not in self._blocks
+            if not executor.relay(kind, calls, drive, signals.release, waits):
+                self._blocks.add((id(executor), kind))
         return times
 
     def _single(
-        self, hands: RemoteHands, signals: Signals, which: int, variant: str, word: int, keeps: bool
+        self, executor: RemoteExecutor, signals: Signals, which: int, variant: str, word: int, keeps: bool
     ) -> tuple[float, Left]:
         exchange, maker = self._exchange, self._exchange.maker
         device = maker.device
@@ -195,10 +195,10 @@ class Relay:
         exchange.ready(which, POISON[exchange.random.randrange(2)])
         evict_inputs(device)
         signals.give("go", word)
-        signals.wait("done", word, hands.lives)
+        signals.wait("done", word, executor.lives)
         for each, tensor in taken.items():
             tensor.copy_(outputs[each])
-        us = watch.stopped(hands.lives, signals.release)
+        us = watch.stopped(executor.lives, signals.release)
         return us, exchange.left(which, keeps, taken)
 
 

@@ -62,7 +62,7 @@ class Series:
         def after(iteration: int) -> None:
             left.append(exchange.left(iteration % len(sets), keeps_all or iteration in drawn))
 
-        spans = exchange.hands.spans(kind, iterations, before, after)
+        spans = exchange.executor.spans(kind, iterations, before, after)
         exchange.expect_right(
             f"after a timed {kind} call",
             ((left[number], number % len(sets), f"{name}/{number}", rows) for number, rows in drawn.items()),

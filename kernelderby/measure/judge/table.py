@@ -19,7 +19,7 @@ from kernelderby.measure.judge.exchange import Exchange, References
 from kernelderby.measure.judge.inputs import InputMaker
 from kernelderby.measure.judge.race import Race, larger_case, overtaken
 from kernelderby.measure.machine.probe import Machine
-from kernelderby.measure.wire.remote import RemoteHands
+from kernelderby.measure.wire.remote import RemoteExecutor
 from kernelderby.measure.wire.replies import Verdict, Wrong
 from kernelderby.roofline.floors import floors
 from kernelderby.rows.measurement import Status
@@ -53,12 +53,12 @@ class JudgesTable:
         maker = InputMaker(definition, module, case, device, root, secret)
         return cls(definition, workload, maker, module, device, machine, secret)
 
-    def race(self, solution: Solution, hands: RemoteHands) -> Race:
+    def race(self, solution: Solution, executor: RemoteExecutor) -> Race:
         definition, maker = self.definition, self.maker
         if solution.setup and definition.of_setup != definition.constants:
             definition = definition.with_setup()
             maker = InputMaker(definition, self.module, maker.case, self.device, maker.root, self.secret)
-        return Race(Exchange(definition, self.module, maker, hands, solution.in_place, references=self.references))
+        return Race(Exchange(definition, self.module, maker, executor, solution.in_place, references=self.references))
 
     def breaks_alone(self) -> bool:
         """Whether the definition's own code fails on this case with no solution near it."""

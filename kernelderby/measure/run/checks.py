@@ -28,7 +28,7 @@ from kernelderby.measure.run.plan import solutions_of_each, workloads_of_each
 from kernelderby.measure.run.workers import without_memory
 from kernelderby.measure.wire.process import WorkerProcess, interruptible
 from kernelderby.measure.wire.quoted import shown
-from kernelderby.measure.wire.remote import RemoteHands
+from kernelderby.measure.wire.remote import RemoteExecutor
 from kernelderby.measure.wire.replies import Done, Failed, Verdict, Wrong
 from kernelderby.rows.checked import CheckResult
 from kernelderby.rows.measurement import Status
@@ -229,7 +229,7 @@ class _Checker:
 
         worker = self._worker_with(definition, solution)
         table = JudgesTable.of(self.catalog.root, definition, case, self.machine, self.secret)
-        race = table.race(solution, RemoteHands(worker, self.timeout_seconds))
+        race = table.race(solution, RemoteExecutor(worker, self.timeout_seconds))
         try:
             verdict = race.check(looks_closer=True, dump=self.dump)
             self._why = race.why

@@ -31,7 +31,7 @@ from kernelderby.measure.run.progress import Observer
 from kernelderby.measure.run.racer import Racer, first_two
 from kernelderby.measure.run.workers import Workers, without_memory
 from kernelderby.measure.wire.process import interruptible
-from kernelderby.measure.wire.remote import RemoteHands
+from kernelderby.measure.wire.remote import RemoteExecutor
 from kernelderby.measure.wire.replies import Failed, Verdict, Wrong
 from kernelderby.rows.measurement import Status, Timed
 from kernelderby.rows.row import JUDGE_WITHOUT_MEMORY
@@ -134,7 +134,9 @@ class Contest:
         settings, start = self._run.settings, time.monotonic()
 
         def tried() -> Verdict:
-            racer.judged = race = self._table.race(racer.solution, RemoteHands(racer.worker, settings.timeout_seconds))
+            racer.judged = race = self._table.race(
+                racer.solution, RemoteExecutor(racer.worker, settings.timeout_seconds)
+            )
             verdict = race.check()
             if verdict.status is not Status.PASSED:
                 return verdict

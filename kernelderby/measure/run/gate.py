@@ -27,7 +27,7 @@ from kernelderby.measure.run.plan import work_of
 from kernelderby.measure.run.workers import ask_to_load
 from kernelderby.measure.wire.process import WorkerProcess, standing_still
 from kernelderby.measure.wire.quoted import shown
-from kernelderby.measure.wire.remote import RemoteHands
+from kernelderby.measure.wire.remote import RemoteExecutor
 from kernelderby.measure.wire.replies import Failed, Verdict
 from kernelderby.rows.measurement import Status
 from kernelderby.rows.row import JUDGE_WITHOUT_MEMORY
@@ -157,8 +157,8 @@ class Gate:
         races: dict[str, Race] = {}
         try:
             for role, side in self.sides.items():
-                hands = RemoteHands(self._workers[role], self.settings.timeout_seconds)
-                races[role] = self._prepared(role, table.race(side.solution, hands))
+                executor = RemoteExecutor(self._workers[role], self.settings.timeout_seconds)
+                races[role] = self._prepared(role, table.race(side.solution, executor))
             kind = "graph" if all(race.has_graph for race in races.values()) else "eager"
             blocks: list[list[Claims]] = []
             for block in range(BLOCKS):

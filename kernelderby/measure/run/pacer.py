@@ -19,7 +19,7 @@ from kernelderby.measure.judge.relay import Pacemaker, Slack, calm, of_medians
 from kernelderby.measure.machine.probe import Machine
 from kernelderby.measure.run.workers import START_SECONDS
 from kernelderby.measure.wire.process import WorkerProcess
-from kernelderby.measure.wire.remote import RemoteHands
+from kernelderby.measure.wire.remote import RemoteExecutor
 from kernelderby.measure.wire.replies import Done, Failed, Wrong
 from kernelderby.measure.wire.shared import BufferSet, shared_set
 from kernelderby.measure.wire.signals import Signals, signal_set
@@ -38,7 +38,7 @@ class Pacer:
         self._device = torch.device("cuda", 0) if machine.device == "cuda" else torch.device("cpu")
         self._sets: list[BufferSet] = []
         self._worker = WorkerProcess(root, machine.device)
-        self._hands = RemoteHands(self._worker, seconds)
+        self._executor = RemoteExecutor(self._worker, seconds)
         try:
             self.pace = self._paced(empty_us)
         except (Failed, Wrong, NotCapturable, MemoryError, RuntimeError) as error:
@@ -58,7 +58,7 @@ class Pacer:
         case = Case("a copy", {"one": count}, {}, 0)
         self._load(copies=True)
         maker = InputMaker(definition, module, case, self._device, self._root)
-        race = Race(Exchange(definition, module, maker, self._hands))
+        race = Race(Exchange(definition, module, maker, self._executor))
         try:
             race.start()
             if self._device.type == "cuda":
@@ -67,12 +67,12 @@ class Pacer:
             claimed = {"eager": statistics.median(turn.eager.spans_us)}
             if turn.graph is not None:
                 claimed["graph"] = statistics.median(turn.graph.spans_us)
-            hands, signals = self._hands, race.exchange.signals
-            theirs = {kind: race.relay.us(hands, signals, kind, _CALLS) for kind in claimed}
+            executor, signals = self._executor, race.exchange.signals
+            theirs = {kind: race.relay.us(executor, signals, kind, _CALLS) for kind in claimed}
             pace = self._empty(empty_us)
             slack = {}
             for kind, times in theirs.items():
-                paced = race.relay.us(pace.hands, pace.signals, kind, _CALLS)
+                paced = race.relay.us(pace.executor, pace.signals, kind, _CALLS)
                 call_us = of_medians(calm(times), calm(paced), empty_us[kind]).call_us
                 slack[kind] = Slack(call_us - claimed[kind], call_us)
             return replace(pace, slack=slack)
@@ -86,10 +86,10 @@ class Pacer:
         self._sets += [*sets, signals.buffers]
         self._worker.ask(Done, "release", START_SECONDS)
         self._load(copies=False)
-        self._hands.attach(sets, signals)
+        self._executor.attach(sets, signals)
         if self._device.type == "cuda":
-            self._hands.capture()
-        return Pacemaker(self._hands, signals, empty_us)
+            self._executor.capture()
+        return Pacemaker(self._executor, signals, empty_us)
 
     def _load(self, copies: bool) -> None:
         self._worker.ask(Done, "load_empty", START_SECONDS, protocol=self._machine.protocol, copies=copies)

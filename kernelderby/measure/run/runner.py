@@ -36,7 +36,7 @@ from kernelderby.measure.run.seal import Seal
 from kernelderby.measure.run.workers import START_SECONDS, Workers
 from kernelderby.measure.wire.process import WorkerProcess
 from kernelderby.measure.wire.quoted import shown
-from kernelderby.measure.wire.remote import RemoteHands
+from kernelderby.measure.wire.remote import RemoteExecutor
 from kernelderby.measure.wire.replies import Done, EmptyKernelTimes, Failed
 from kernelderby.rows.measurement import Measurement, Status
 from kernelderby.store.counts import counted
@@ -219,7 +219,7 @@ class Runner:
             found = SessionClock(times.empty_kernel_us)
             worker.ask(Done, "load_empty", START_SECONDS, protocol=protocol)
             device = torch.device("cuda", 0) if self.machine.device == "cuda" else torch.device("cpu")
-            beside = calibrated(RemoteHands(worker, self.settings.timeout_seconds), device)
+            beside = calibrated(RemoteExecutor(worker, self.settings.timeout_seconds), device)
             found = SessionClock(times.empty_kernel_us, beside)
         except (Failed, NotCapturable) as failed:
             what_failed = "judge's clock" if found.empty_kernel_us else "empty kernel"

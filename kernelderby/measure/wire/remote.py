@@ -1,4 +1,4 @@
-"""Hands in another process: the judge's requests to a worker, and the checks of its answers.
+"""An executor in another process: the judge's requests to a worker, and the checks of its answers.
 
 Every answer is typed before its use (replies). Times must be of the requested number, finite and positive. Anything
 else that a worker sends ends as its own row (Failed), and never ends the run.
@@ -46,7 +46,7 @@ _WRONG = {Status.WRONG_SHAPE, Status.WRONG_DTYPE}  # that a worker may report; t
 
 
 @dataclass(slots=True)
-class RemoteHands:
+class RemoteExecutor:
     """seconds: the deadline of each answer."""
 
     worker: WorkerProcess

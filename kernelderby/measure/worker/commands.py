@@ -43,16 +43,16 @@ from kernelderby.measure.wire.replies import (
 )
 from kernelderby.measure.wire.shared import BufferSet
 from kernelderby.measure.wire.signals import opened_signals
-from kernelderby.measure.worker import hands
 from kernelderby.measure.worker.build import BuildFailed, load_setup, load_solution, solution_module
 from kernelderby.measure.worker.candidate import Candidate
 from kernelderby.measure.worker.channel import Channel
+from kernelderby.measure.worker.executor import CallExecutor, local_check
 from kernelderby.measure.worker.failures import NotLoaded, status_of, told
 from kernelderby.measure.worker.tuning import Tuning
 from kernelderby.rows.measurement import Status
 
-# Methods of Hands that need only the kind of their answer.
-_OF_HANDS: dict[str, Callable[..., Struct]] = {
+# Methods of CallExecutor that need only the kind of their answer.
+_OF_EXECUTOR: dict[str, Callable[..., Struct]] = {
     **dict.fromkeys(("call", "drop_graphs", "replay", "batch"), lambda nothing: Done()),
     "set_up": SetUpDone,
     "overwritten": Overwritten,
@@ -65,7 +65,7 @@ class Worker:
 
     definition: Definition
     candidate: Candidate
-    hands: hands.Hands
+    executor: CallExecutor
     tuning: Tuning
     channel: Channel
     _solution: Solution
@@ -123,7 +123,7 @@ class Worker:
 
     def check(self, case: dict[str, Any]) -> Verdict:
         """A check in this process, before a profile; its result never goes into a row."""
-        return hands.local_check(self.candidate, self.module, self._maker(case))
+        return local_check(self.candidate, self.module, self._maker(case))
 
     def call_once(self, case: dict[str, Any]) -> Done:
         """One call of the loaded solution on secret inputs. Nobody checks its outputs."""
@@ -173,16 +173,16 @@ class Worker:
         self.candidate = trusted_candidate(copies)
         return Done()
 
-    # --------------------------------------------------------------------------------------------- the judge's hands
+    # ------------------------------------------------------------------------------------------- the calls of the judge
 
     def command(self, name: str) -> Callable[..., Struct]:
-        """The command that a request names: a method of this class or of the hands, or a function of a higher room,
+        """The command that a request names: a method of this class or of the executor, or a function of a higher room,
         which gets the set's folder ("kernelderby.measure.certify.resources:seen_here")."""
         module, _, function = name.rpartition(":")
         if module:
             return partial(getattr(import_module(module), function), self.root)
-        if name in _OF_HANDS:
-            return lambda **arguments: _OF_HANDS[name](getattr(self.hands, name)(**arguments))
+        if name in _OF_EXECUTOR:
+            return lambda **arguments: _OF_EXECUTOR[name](getattr(self.executor, name)(**arguments))
         found: Callable[..., Struct] = getattr(self, name)
         return found
 
@@ -192,8 +192,8 @@ class Worker:
         *of_calls, of_signals = self._with_handles([*sets, signals])
         self._opened = [shared.opened_set(each, self.device) for each in of_calls]
         opened = opened_signals(of_signals, self.device)
-        self.hands = hands.Hands(self.candidate, self._timer or timing.WallTimer(), self.device)
-        self.hands.attach(self._opened, opened)
+        self.executor = CallExecutor(self.candidate, self._timer or timing.WallTimer(), self.device)
+        self.executor.attach(self._opened, opened)
         return Done()
 
     def _with_handles(self, sets: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -205,10 +205,10 @@ class Worker:
         """Opens further sets for batches."""
         more = [shared.opened_set(each, self.device, self._opened) for each in self._with_handles(sets)]
         self._opened += more
-        return self._captured(partial(self.hands.extend, more))
+        return self._captured(partial(self.executor.extend, more))
 
     def capture(self) -> CaptureDone:
-        return self._captured(self.hands.capture)
+        return self._captured(self.executor.capture)
 
     def _captured(self, capture: Callable[[], None]) -> CaptureDone:
         try:
@@ -218,11 +218,11 @@ class Worker:
         return CaptureDone("", spoiled=False)
 
     def overtake(self, larger: dict[str, Any]) -> Done:
-        """See hands.Hands; `larger` as in attach()."""
+        """See CallExecutor.overtake(); `larger` as in attach()."""
         (described,) = self._with_handles([larger])
         opened = shared.opened_set(described, self.device)
         try:
-            self.hands.overtake(opened)
+            self.executor.overtake(opened)
         finally:
             opened.release()
         return Done()
@@ -230,7 +230,7 @@ class Worker:
     def spans(self, kind: str, iterations: int) -> Spans:
         """Timed calls or replays, with a stop for the judge before and after each window."""
         meet = self.channel.meet
-        return self.hands.spans(
+        return self.executor.spans(
             kind,
             iterations,
             lambda iteration: meet(Stop("ready", iteration)),
@@ -239,7 +239,7 @@ class Worker:
 
     def relay(self, kind: str, count: int) -> Done:
         """Calls at the judge's signals, with a stop when all are enqueued."""
-        self.hands.relay(kind, count, lambda: self.channel.write(msgspec.to_builtins(Stop("armed", count))))
+        self.executor.relay(kind, count, lambda: self.channel.write(msgspec.to_builtins(Stop("armed", count))))
         return Done()
 
     # -------------------------------------------------------------------------------------------------------- tuning
@@ -265,7 +265,7 @@ class Worker:
 
     def release(self) -> Done:
         """Frees the buffers of the prepared case for other processes."""
-        if held := vars(self).pop("hands", None):
+        if held := vars(self).pop("executor", None):
             held.detach()
             self._opened.append(held.signals.buffers)
         for each in self._opened:

@@ -1,4 +1,4 @@
-"""The data of one ranking: the rows that count, their times of the compared kind, and the floors."""
+"""The input of one ranking: the rows that count, their times of the compared kind, and the floors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kernelderby.rows.measurement import Measurement, Status
 
 
 @dataclass(frozen=True, slots=True)
-class Arena:
+class RankingInput:
     """chosen: (solution, uuid) -> the row that counts. times, eager: the times of passed rows, by `kind` and eager;
     every solution with a row has an entry. in_place: solutions that write into their inputs' memory. asked: solution ->
     the workloads (uuids) that it must have passed to be complete: those that an author other than the baseline passed
@@ -50,14 +50,14 @@ class Arena:
         return self._fair[key]
 
 
-def arena_of(
+def ranking_input(
     rows: Sequence[Measurement],
     workloads: Sequence[Workload],
     contenders: Mapping[str, Solution],
     gpu: Gpu | None,
     asked_time: str | None,
     importance: dict[str, float],
-) -> Arena:
+) -> RankingInput:
     """rows: the rows of one GPU and protocol. asked_time: see selection.time_kind. DerbyError: a passed row has no
     time."""
     known = {workload.uuid for workload in workloads}
@@ -75,7 +75,7 @@ def arena_of(
                 own[solution][uuid] = latency_us
     in_place = frozenset(name for name, solution in contenders.items() if solution.in_place)
     asked = _asked(chosen, plain, known, times)
-    return Arena(tuple(workloads), importance, chosen, times, gpu, kind, eager, in_place, asked)
+    return RankingInput(tuple(workloads), importance, chosen, times, gpu, kind, eager, in_place, asked)
 
 
 def _asked(

@@ -1,8 +1,8 @@
 """The object that runs a solution's calls on the judge's buffers.
 
-Hands works in the process that holds the solution. In the judge's process remote.RemoteHands has the same methods,
-which go through pipes. When a method returns, the call's outputs are in the judge's buffers, and the solution has
-nothing running on the GPU.
+CallExecutor works in the process that holds the solution. In the judge's process remote.RemoteExecutor has the same
+methods, which go through pipes. When a method returns, the call's outputs are in the judge's buffers, and the solution
+has nothing running on the GPU.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kernelderby.measure.judge.correctness import synchronize
 from kernelderby.measure.judge.exchange import Exchange
 from kernelderby.measure.judge.inputs import InputMaker
 from kernelderby.measure.judge.race import Race
-from kernelderby.measure.wire.remote import RemoteHands
+from kernelderby.measure.wire.remote import RemoteExecutor
 from kernelderby.measure.wire.replies import SetUpTaken, Verdict
 from kernelderby.measure.wire.shared import BufferSet, Place
 from kernelderby.measure.wire.signals import Signals
@@ -33,7 +33,7 @@ _MOST_BYTES = 8 << 30
 _SMALL = 1 << 20  # torch's allocator serves requests up to this size from separate segments
 
 
-class Hands:
+class CallExecutor:
     signals: Signals  # of relay()
 
     def __init__(self, candidate: Candidate, timer: Timer, device: torch.device) -> None:
@@ -224,5 +224,5 @@ def local_check(candidate: Candidate, module: ModuleType, maker: InputMaker) -> 
 
 
 def _local(candidate: Candidate, module: ModuleType, maker: InputMaker, timer: Timer) -> Race:
-    hands = cast(RemoteHands, Hands(candidate, timer, maker.device))
-    return Race(Exchange(candidate.definition, module, maker, hands, candidate.in_place, shared=False))
+    executor = cast(RemoteExecutor, CallExecutor(candidate, timer, maker.device))
+    return Race(Exchange(candidate.definition, module, maker, executor, candidate.in_place, shared=False))
