@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from kernelderby.page.model.recordings import ShownKernel, ShownKernels
 from kernelderby.page.text import six, words
 from kernelderby.profile.kernels.summary import KernelRow, Total
+from kernelderby.report.profile.findings import told_finding
 from kernelderby.report.profile.kernels import KernelsOf
 
 LISTED = 200  # kernels of one profile; a serving trace has thousands that take hardly any time
 
 
 def shown_kernels(found: KernelsOf, title: str) -> ShownKernels:
-    table = found.table
+    table, findings = found.table, map(told_finding, found.findings)
     first, rest = table.top(LISTED)
     return ShownKernels(
         words(title),
@@ -30,7 +31,7 @@ def shown_kernels(found: KernelsOf, title: str) -> ShownKernels:
             "architecture": _totals(table.by_architecture),
             "dtype": _totals(table.by_dtype),
         },
-        tuple((each.severity.value, words(f"{each.what}: {each.advice}")) for each in found.findings),
+        tuple((each.severity.value, words(f"{each.what}: {each.advice}")) for each in findings),
         tuple(map(words, (*table.warnings, *found.notes))),
     )
 

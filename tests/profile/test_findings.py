@@ -9,6 +9,7 @@ from kernelderby.profile.kernels.summary import summarise
 from kernelderby.profile.sources import open_profile
 from kernelderby.profile.spans import ApiSum, KernelSum, Profile, Span, SpanKind
 from kernelderby.profile.timeline import TimelineBuilder
+from kernelderby.report.profile.findings import told_finding
 
 DATA = Path(__file__).parents[2] / "profiles" / "sglang_llama_h200.csv"
 COPY = (
@@ -40,7 +41,7 @@ def table(times, gpu="NVIDIA H200", copies=()):
 
 
 def kinds(found):
-    return {finding.kind: finding for finding in found}
+    return {finding.kind: told_finding(finding) for finding in found}
 
 
 def test_older_architecture_on_a_newer_gpu():
@@ -158,7 +159,7 @@ def test_the_documents_findings():
     """profiles/sglang_llama_h200.csv: Ampere GEMMs on an H200 come first; activation and norm are two phases in one."""
     found = findings(summarise(open_profile(DATA), "NVIDIA H200"))
     assert found[0].kind == "older architecture" and found[0].share == pytest.approx(0.895, abs=0.001)
-    skewed = [finding.kernels[0] for finding in found if finding.kind == "average far above median"]
+    skewed = [finding.rows[0].name for finding in found if finding.kind == "average far above median"]
     assert len(skewed) == 4
     assert any("act_and_mul_kernel" in name for name in skewed)
     assert any("FusedAddRMSNormKernel" in name for name in skewed)
@@ -172,5 +173,6 @@ def test_severest_first_and_every_finding_is_complete():
     order = [list(Severity).index(finding.severity) for finding in found]
     assert order == sorted(order) and len(found) >= 4
     for finding in found:
-        assert finding.what and finding.advice and finding.evidence
+        told = told_finding(finding)
+        assert told.what and told.advice and told.evidence
         assert 0 <= finding.share <= 1 + 1e-9

@@ -1,18 +1,17 @@
-"""Findings in a kernel summary, each with its numbers and the recommended action."""
+"""Findings in a kernel summary, each with its figures. report.profile.findings has the words and the advice."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 
 from kernelderby.hardware import Gpu, find_gpu
 from kernelderby.profile.kernels.attribution import Role
 from kernelderby.profile.kernels.summary import KernelRow, KernelTable
 from kernelderby.profile.spans import ApiSum, SpanKind, is_waiting
-from kernelderby.profile.timeline import LATE_NS, PAUSE_NS, Timeline
-from kernelderby.store.counts import counted
+from kernelderby.profile.timeline import Timeline
 
 # From a tenth of the time a finding is high (a mend is noticeable end to end), from a fiftieth medium.
 HIGH, MEDIUM = 0.10, 0.02
@@ -36,263 +35,178 @@ LAUNCH_GAPS = 0.02
 SKEW, SKEW_INSTANCES = 10.0, 10
 
 
-Evidence = dict[str, float | int | str]
-
-
 class Severity(StrEnum):
     HIGH = "high"
     MEDIUM = "medium"
     LOW = "low"
 
 
+class FindingKind(StrEnum):
+    OLDER_ARCHITECTURE = "older architecture"
+    GEMM_DOMINANCE = "GEMM dominance"
+    GATHER_SCATTER = "gather and scatter"
+    HIDDEN_COPIES = "hidden copies"
+    HOST_TO_DEVICE = "copies host to device"
+    DEVICE_TO_HOST = "copies device to host"
+    DEVICE_TO_DEVICE = "copies device to device"
+    BETWEEN_GPUS = "copies between GPUs"
+    SYNCHRONISATION = "synchronisation"
+    LAUNCH_GAPS = "launch gaps"
+    SKEWED = "average far above median"
+
+
+_DIRECTIONS = {
+    FindingKind.HOST_TO_DEVICE: r"Host-to-Device|HtoD",
+    FindingKind.DEVICE_TO_HOST: r"Device-to-Host|DtoH",
+    FindingKind.DEVICE_TO_DEVICE: r"Device-to-Device|DtoD",
+    FindingKind.BETWEEN_GPUS: r"Peer-to-Peer|PtoP",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """share: the share of the time, 0 to 1; `what` says of which time. evidence: label -> number (its unit is in the
-    label), or text. kernels: names, largest first."""
+    """share: 0 to 1, of the kernel time. Of the API time for Synchronisation, of the time without pauses for
+    LaunchGaps, of the GPU time for MemoryCopies. rows: its kernels or copies, largest first."""
 
-    kind: str
+    kind: FindingKind
     severity: Severity
     share: float
-    what: str
-    evidence: Evidence
-    advice: str
-    kernels: tuple[str, ...] = ()
+    rows: tuple[KernelRow, ...]
+
+    @property
+    def total_ns(self) -> float:
+        return sum(row.total_ns for row in self.rows)
+
+    @property
+    def launches(self) -> int:
+        return sum(row.instances for row in self.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class OlderArchitecture(Finding):
+    """Kernels whose name shows an architecture of an earlier generation (major version) than the GPU's. capability: of
+    the GPU, "9.0"."""
+
+    gpu: str | None
+    capability: str
+
+
+@dataclass(frozen=True, slots=True)
+class HiddenCopies(Finding):
+    """Kernels that only copy or cast: .contiguous(), .to(dtype), torch.cat, layout changes."""
+
+    casts_ns: float
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryCopies(Finding):
+    """bytes: 0 if unknown. bandwidth_share: of the GPU's memory bandwidth; None if unknown or between two memories."""
+
+    bytes: float
+    bandwidth_share: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Synchronisation(Finding):
+    """waits: the host's calls that wait for the GPU."""
+
+    waits: tuple[ApiSum, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchGaps(Finding):
+    """Idle times of a GPU that are too long for a launch and too short for another phase of the program."""
+
+    timeline: Timeline
 
 
 def findings(table: KernelTable, api: Sequence[ApiSum] = (), timelines: Sequence[Timeline] = ()) -> list[Finding]:
     """All findings, severest first. api: host time by call. timelines: only for a profile with events."""
     gpu = find_gpu(table.gpu) if table.gpu else None
     found = [
-        *older_architecture(table),
-        *gemm_dominance(table),
-        *gather_scatter(table),
-        *hidden_copies(table),
-        *memory_copies(table, gpu),
-        *synchronisation(api),
-        *launch_gaps(timelines),
-        *skewed(table),
+        *_older_architecture(table),
+        *_roles(table),
+        *_memory_copies(table, gpu),
+        *_synchronisation(api),
+        *_launch_gaps(timelines),
+        *_skewed(table),
     ]
     order = list(Severity)
     return sorted(found, key=lambda finding: (order.index(finding.severity), -finding.share))
 
 
-def older_architecture(table: KernelTable) -> Iterable[Finding]:
-    """Kernels whose name shows an architecture of an earlier generation (major version) than the GPU's."""
+def _older_architecture(table: KernelTable) -> Iterator[Finding]:
     capability = table.compute_capability
     if capability is None:
         return
     major = int(capability.partition(".")[0])
-    rows = [row for row in table.rows if _generation(row.attribution.architecture, major) < major]
-    share = sum(row.share for row in rows)
-    if share < OLDER:
-        return
-    libraries = list(dict.fromkeys(row.library for row in rows))
-    own = f"sm_{capability.replace('.', '')}"
-    advice = []
-    if "cuBLAS" in libraries:
-        advice.append(
-            f"cuBLAS: check that the process loads a libcublas that has {own} kernels (/proc/PID/maps tells which), "
-            "that rows and strides are multiples of 16 bytes and that cuBLASLt has a workspace (tens of MiB); "
-            "rebuilding the framework mends it only where that changes the cuBLAS in use"
-        )
-    others = [library for library in libraries if library != "cuBLAS"]
-    if others:
-        advice.append(
-            f"{', '.join(others)}: build for {own} (TORCH_CUDA_ARCH_LIST={capability}, "
-            f"CMAKE_CUDA_ARCHITECTURES) or take a release that has it"
-        )
-    architectures = sorted({row.attribution.architecture for row in rows if row.attribution.architecture})
-    yield _of_rows(
-        "older architecture",
-        rows,
-        f"{share:.0%} of the kernel time runs kernels for {', '.join(architectures)} on an {own} GPU "
-        f"({table.gpu or 'not named'})",
-        {"kernels": len(rows), "launches": _launches(rows), "libraries": ", ".join(libraries)},
-        "; ".join(advice),
-    )
+    rows = tuple(row for row in table.rows if _generation(row.attribution.architecture, major) < major)
+    share = _share(rows)
+    if share >= OLDER:
+        kind = FindingKind.OLDER_ARCHITECTURE
+        yield OlderArchitecture(kind, _severity(share), share, rows, table.gpu, capability)
 
 
-def gemm_dominance(table: KernelTable) -> Iterable[Finding]:
-    """GEMMs, single and grouped, are most of the kernel time."""
-    rows = _of(table, Role.GEMM, Role.GROUPED_GEMM)
-    share = sum(row.share for row in rows)
-    if share <= GEMM_DOMINANCE:
-        return
-    found = _of_rows(
-        "GEMM dominance",
-        rows,
-        f"GEMMs are {share:.0%} of the kernel time",
-        {"largest share": rows[0].share, "bound without everything else": f"{1 / share:.2f}x"},
-        "even if everything except GEMMs were free, the gain would stay within the bound; first compare the largest "
-        "GEMM with its roofline: shape, element type, architecture, tile and wave quantisation",
-    )
-    yield replace(found, severity=Severity.MEDIUM)
+def _roles(table: KernelTable) -> Iterator[Finding]:
+    """GEMMs (single and grouped) are most of the time; rows move between orders (permutation, index kernels, cache
+    writes); kernels only copy."""
+    gemms = _of(table, Role.GEMM, Role.GROUPED_GEMM)
+    if (share := _share(gemms)) > GEMM_DOMINANCE:
+        yield Finding(FindingKind.GEMM_DOMINANCE, Severity.MEDIUM, share, gemms)
+    moves = _of(table, Role.GATHER_SCATTER)
+    if (share := _share(moves)) >= GATHER_SCATTER:
+        yield Finding(FindingKind.GATHER_SCATTER, _severity(share), share, moves)
+    copies = _of(table, Role.COPY)
+    if (share := _share(copies)) >= HIDDEN_COPY:
+        casts_ns = sum(row.total_ns for row in copies if _is_cast(row.name))
+        yield HiddenCopies(FindingKind.HIDDEN_COPIES, _severity(share), share, copies, casts_ns)
 
 
-def gather_scatter(table: KernelTable) -> Iterable[Finding]:
-    """Rows moved between orders: permutation, index kernels, cache writes."""
-    rows = _of(table, Role.GATHER_SCATTER)
-    share = sum(row.share for row in rows)
-    if share < GATHER_SCATTER:
-        return
-    yield _of_rows(
-        "gather and scatter",
-        rows,
-        f"gather and scatter are {share:.1%} of the kernel time",
-        {"launches": _launches(rows)},
-        "read the rows through the index inside the consumer (a GEMM's A operand, the epilogue of the one before) "
-        "rather than writing a permuted copy; move FP8 rather than BF16",
-    )
+def _is_cast(name: str) -> bool:
+    return "LoadWithCast" in name or "_copy_kernel" in name.replace("direct_copy", "")
 
 
-def hidden_copies(table: KernelTable) -> Iterable[Finding]:
-    """Kernels that only copy or cast: .contiguous(), .to(dtype), torch.cat, layout changes."""
-    rows = _of(table, Role.COPY)
-    share = sum(row.share for row in rows)
-    if share < HIDDEN_COPY:
-        return
-    casts = [row for row in rows if "LoadWithCast" in row.name or "_copy_kernel" in row.name.replace("direct_copy", "")]
-    yield _of_rows(
-        "hidden copies",
-        rows,
-        f"kernels that only copy or cast are {share:.1%} of the kernel time",
-        {"launches": _launches(rows), "of these casts ms": _ms(casts)},
-        "look for .transpose().contiguous(), .to(dtype), torch.cat and expanded operands on the path; do them once, at "
-        "load time, or pass strides and let the consumer cast",
-    )
-
-
-def memory_copies(table: KernelTable, gpu: Gpu | None = None) -> Iterable[Finding]:
-    """Copies by direction, each against the time of kernels, copies and memsets together."""
+def _memory_copies(table: KernelTable, gpu: Gpu | None) -> Iterator[Finding]:
+    """Copies by direction, as a share of the time of kernels, copies and memsets together."""
     whole = table.total_ns + table.memory_ns
-    for direction, words in _DIRECTIONS.items():
-        rows = [row for row in table.memory if row.kind is SpanKind.MEMCPY and re.search(words, row.name)]
+    for kind, words in _DIRECTIONS.items():
+        rows = tuple(row for row in table.memory if row.kind is SpanKind.MEMCPY and re.search(words, row.name))
         time = sum(row.total_ns for row in rows)
         if not whole or time / whole < MEMORY_COPY:
             continue
-        share = time / whole
-        evidence: Evidence = {
-            "share of GPU time": share,
-            "total ms": time / 1e6,
-            "copies": _launches(rows),
-        }
         moved = sum(row.bytes or 0 for row in rows)
-        if moved:
-            evidence["GB"] = moved / 1e9
-            evidence["GB/s"] = moved / time
-            if gpu and direction == "device to device":  # every byte is read and written
-                evidence["of the memory bandwidth"] = 2e9 * moved / time / gpu.memory_bytes_per_second
-        yield Finding(
-            f"copies {direction}",
-            _severity(share),
-            share,
-            f"copies {direction} are {share:.1%} of the GPU time",
-            evidence,
-            _COPY_ADVICE[direction],
-            _names(rows),
-        )
+        bandwidth = None
+        if gpu and moved and kind is FindingKind.DEVICE_TO_DEVICE:  # every byte is read and written
+            bandwidth = 2e9 * moved / time / gpu.memory_bytes_per_second
+        yield MemoryCopies(kind, _severity(time / whole), time / whole, rows, moved, bandwidth)
 
 
-_DIRECTIONS = {
-    "host to device": r"Host-to-Device|HtoD",
-    "device to host": r"Device-to-Host|DtoH",
-    "device to device": r"Device-to-Device|DtoD",
-    "between GPUs": r"Peer-to-Peer|PtoP",
-}
-_COPY_ADVICE = {
-    "host to device": "keep inputs and indices on the GPU; what must come over, from pinned memory and asynchronously",
-    "device to host": "look for .item(), .cpu(), printing and shapes that depend on data: each also waits for the GPU",
-    "device to device": "find the copy_() or clone() behind them: a contiguous copy becomes a memcpy, not a kernel; "
-    "reuse the buffer or write into it in the first place",
-    "between GPUs": "overlap them with computing on another stream, or fuse them into a collective",
-}
-
-
-def synchronisation(api: Sequence[ApiSum]) -> Iterable[Finding]:
+def _synchronisation(api: Sequence[ApiSum]) -> Iterator[Finding]:
     """Host time in calls that wait for the GPU, of the time in all CUDA calls."""
     whole = sum(each.total_ns for each in api)
-    waits = [each for each in api if is_waiting(each.name)]
+    waits = tuple(each for each in api if is_waiting(each.name))
     time = sum(each.total_ns for each in waits)
-    if not whole or time / whole < SYNCHRONISATION:
-        return
-    share = time / whole
-    largest = max(waits, key=lambda each: each.total_ns)
-    # Host time is not GPU time, so it is never high by itself; the launch gaps show its cost.
-    yield Finding(
-        "synchronisation",
-        Severity.MEDIUM if share >= 0.5 else Severity.LOW,
-        share,
-        f"{share:.0%} of the CUDA API time is waiting for the GPU, most of it in {largest.name}",
-        {
-            "share of API time": share,
-            "total ms": time / 1e6,
-            "calls": sum(each.calls for each in waits),
-            "us a call": time / 1e3 / max(1, sum(each.calls for each in waits)),
-        },
-        "a timing loop waits once per iteration, which costs the tested code nothing; otherwise look for .item(), "
-        ".cpu() and torch.cuda.synchronize() on the path, and compare with the launch gaps",
-    )
+    if whole and time / whole >= SYNCHRONISATION:
+        # Host time is not GPU time, so it is never high by itself; the launch gaps show its cost.
+        severity = Severity.MEDIUM if time / whole >= 0.5 else Severity.LOW
+        yield Synchronisation(FindingKind.SYNCHRONISATION, severity, time / whole, (), waits)
 
 
-def launch_gaps(timelines: Sequence[Timeline]) -> Iterable[Finding]:
-    """Idle times of a GPU that are too long for a launch and too short for another phase of the program."""
+def _launch_gaps(timelines: Sequence[Timeline]) -> Iterator[Finding]:
     for timeline in timelines:
         active = timeline.wall_ns - timeline.pauses_ns
         share = timeline.late_ns / active if active else 0.0
-        if share < LAUNCH_GAPS:
-            continue
-        yield Finding(
-            "launch gaps",
-            _severity(share),
-            share,
-            f"GPU {timeline.label or timeline.device} waits for the host in {share:.0%} of the time between pauses: "
-            f"{counted(timeline.late, 'gap')} above {LATE_NS / 1e3:g} us",
-            {
-                "share of time without pauses": share,
-                f"gaps above {LATE_NS / 1e3:g} us": timeline.late,
-                "their total ms": timeline.late_ns / 1e6,
-                "gaps": timeline.gaps,
-                "median gap us": timeline.gap_median_ns / 1e3,
-                "busy ms": timeline.busy_ns / 1e6,
-                f"pauses above {PAUSE_NS / 1e6:g} ms": timeline.pauses,
-            },
-            "launch less: a CUDA graph, fused kernels, buffers allocated once, no Python between launches",
-        )
+        if share >= LAUNCH_GAPS:
+            yield LaunchGaps(FindingKind.LAUNCH_GAPS, _severity(share), share, (), timeline)
 
 
-def skewed(table: KernelTable) -> Iterable[Finding]:
+def _skewed(table: KernelTable) -> Iterator[Finding]:
     """Kernels with an average of at least SKEW times their median: a few launches take nearly all the time."""
     for row in table.rows:
         if not row.median_ns or row.instances < SKEW_INSTANCES or row.share < WORTH:
             continue
-        ratio = row.average_ns / row.median_ns
-        if ratio < SKEW:
-            continue
-        evidence: Evidence = {
-            "share of kernel time": row.share,
-            "average us": row.average_ns / 1e3,
-            "median us": row.median_ns / 1e3,
-            "average over median": ratio,
-            "instances": row.instances,
-        }
-        if row.max_ns is not None:
-            evidence["max us"] = row.max_ns / 1e3
-        yield Finding(
-            "average far above median",
-            _severity(row.share),
-            row.share,
-            f"{row.short_name}: average {ratio:.0f} times the median",
-            evidence,
-            "two shapes share this name (prefill and decode, large and small batches) or a few launches are outliers: "
-            "split the profile by phase or workload before optimising for either",
-            (row.name,),
-        )
-
-
-def _of_rows(kind: str, rows: Sequence[KernelRow], what: str, evidence: Evidence, advice: str) -> Finding:
-    share = sum(row.share for row in rows)
-    of_all: Evidence = {"share of kernel time": share, "total ms": _ms(rows)}
-    return Finding(kind, _severity(share), share, what, of_all | evidence, advice, _names(rows))
+        if row.average_ns / row.median_ns >= SKEW:
+            yield Finding(FindingKind.SKEWED, _severity(row.share), row.share, (row,))
 
 
 def _generation(architecture: str | None, default: int) -> int:
@@ -306,17 +220,9 @@ def _severity(share: float) -> Severity:
     return Severity.HIGH if share >= HIGH else Severity.MEDIUM if share >= MEDIUM else Severity.LOW
 
 
-def _of(table: KernelTable, *roles: Role) -> list[KernelRow]:
-    return [row for row in table.rows if row.role in roles]
+def _of(table: KernelTable, *roles: Role) -> tuple[KernelRow, ...]:
+    return tuple(row for row in table.rows if row.role in roles)
 
 
-def _ms(rows: Iterable[KernelRow]) -> float:
-    return sum(row.total_ns for row in rows) / 1e6
-
-
-def _launches(rows: Iterable[KernelRow]) -> int:
-    return sum(row.instances for row in rows)
-
-
-def _names(rows: Iterable[KernelRow]) -> tuple[str, ...]:
-    return tuple(row.name for row in rows)
+def _share(rows: Sequence[KernelRow]) -> float:
+    return sum(row.share for row in rows)

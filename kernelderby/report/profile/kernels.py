@@ -13,6 +13,7 @@ from kernelderby.report.answer import Answer
 from kernelderby.report.frame import Frame, frame
 from kernelderby.report.model import Column, Emphasis, Report, Row, Table, TableCell, cell_of, left, right
 from kernelderby.report.numbers import milliseconds, us_of_ns
+from kernelderby.report.profile.findings import ToldFinding, told_finding
 from kernelderby.report.profile.ranks import profile_names, rank_rows, ranks_report
 from kernelderby.store.counts import counted
 
@@ -70,7 +71,7 @@ def _data(each: KernelsOf) -> dict[str, Any]:
         "unknown": asdict(each.table.unknown),
         "unknown_role": asdict(each.table.unknown_role),
         "guessed": asdict(each.table.guessed),
-        "findings": [asdict(one) for one in each.findings],
+        "findings": [asdict(told_finding(one)) for one in each.findings],
         "notes": each.notes,
     }
 
@@ -87,7 +88,7 @@ def _frames(found: Sequence[KernelsOf]) -> tuple[Frame, ...]:
         frame("dtype", rows(lambda each: each.table.by_dtype)),
         frame("architecture", rows(lambda each: each.table.by_architecture)),
         frame("ranks", _rank_frame([each.table for each in found])),
-        frame("findings", rows(lambda each: each.findings)),
+        frame("findings", rows(lambda each: [*map(told_finding, each.findings)])),
     )
 
 
@@ -106,15 +107,16 @@ def kernels_report(
     table: KernelTable, found: Sequence[Finding], *, top: int | None = None, notes: Sequence[str] = ()
 ) -> Report:
     """top: number of kernels with a row; the rest is summed (None: all kernels)."""
+    told = [*map(told_finding, found)]
     tables = [
         _kernel_table(table, top),
         _memory_table(table),
         _totals("library", table.by_library, table),
         _totals("role", table.by_role, table),
         _totals("architecture in the name", table.by_architecture, table),
-        _finding_table(found),
+        _finding_table(told),
     ]
-    advice = {one.kind: one.advice for one in reversed(found)}  # the first of each kind stands for the others
+    advice = {one.kind: one.advice for one in reversed(told)}  # the first of each kind stands for the others
     return Report(
         f"Kernels of {table.path}",
         _facts(table),
@@ -208,7 +210,7 @@ def _totals(title: str, totals: Sequence[Total], table: KernelTable) -> Table:
     return Table(f"By {title}", columns, rows)
 
 
-def _finding_table(found: Sequence[Finding]) -> Table:
+def _finding_table(found: Sequence[ToldFinding]) -> Table:
     columns = left("finding", "severity", "what", "evidence")
     rows = tuple(
         (TableCell(each.kind, _EMPHASIS[each.severity]), each.severity.value, each.what, _evidence(each))
@@ -217,7 +219,7 @@ def _finding_table(found: Sequence[Finding]) -> Table:
     return Table("Findings", columns, rows, caption="the advice for each kind stands below", key_columns=2)
 
 
-def _evidence(finding: Finding) -> str:
+def _evidence(finding: ToldFinding) -> str:
     """total ms 8894.7, kernels 10, ..., without the share of the time, which is in `what`."""
     items = [(label, value) for label, value in finding.evidence.items() if not label.startswith("share of")]
     return ", ".join(f"{label} {value if isinstance(value, str) else _figure(value)}" for label, value in items)
