@@ -130,7 +130,7 @@ class ProfileFile:
         found = pipeline_of(
             self.profile, stages, solution, stated_total_ns=stated.total_ns, within=within or INVOCATION
         )
-        return replace(found, warnings=(*found.warnings, *stated.lines(found.invocations)))
+        return replace(found, warnings=(*found.warnings, *stated.figures(found.invocations)))
 
     @question("whatif")
     def whatif(

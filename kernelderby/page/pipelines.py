@@ -12,6 +12,7 @@ from kernelderby.page.model.recordings import ShownPipeline, ShownStage
 from kernelderby.page.text import six, words
 from kernelderby.profile.stages.walk import BETWEEN, NOT_ITEMISED, Pipeline
 from kernelderby.profile.stages.whatif import SPEEDUPS, amdahl, whatif
+from kernelderby.report.profile.notes import stage_notes
 from kernelderby.store.fields import read_text
 
 _HEAD = ["stage", "what it does"]
@@ -39,7 +40,7 @@ def shown_pipeline(pipeline: Pipeline, source: str, title: str) -> ShownPipeline
                 six(pipeline.time_ns(row) / cost) if cost else 0.0,
                 row.name in (BETWEEN, NOT_ITEMISED),
                 tuple(map(six, gains.get(row.name, ()))),
-                tuple(map(words, row.notes)),
+                tuple(map(words, stage_notes(row.notes))),
             )
             for row in pipeline.stages
             if row.total_ns

@@ -14,6 +14,7 @@ from kernelderby.profile.steps.annotations import read_annotation
 from kernelderby.profile.steps.find import steps_of
 from kernelderby.profile.steps.period import layer_period, step_starts
 from kernelderby.report.profile.compare import compare_answer, compare_report
+from kernelderby.report.profile.notes import first_warnings, not_comparable
 from kernelderby.report.text import render
 from kernelderby.statistics.rank_test import holm
 
@@ -103,7 +104,7 @@ def test_prefill_and_decode_apart():
         ("decode, 2 requests", 5),
     ]
     told = compare_kernels(both, prefill)
-    assert told.said_first == ("steps of a kind that only A has: decode, 2 requests (5)",)
+    assert first_warnings(told.said_first) == ("steps of a kind that only A has: decode, 2 requests (5)",)
     assert told.kind == "prefill, 2 requests" and told.unit == "step"
     with pytest.raises(DerbyError, match="--kind: both profiles have no steps of 'decode'"):
         compare_kernels(both, prefill, kind="decode")
@@ -197,7 +198,9 @@ def test_warm_up_is_left_out_and_told():
     """Three slow steps in front of one of two alike profiles: 1.8, 1.5 and 1.3 times as long."""
     cold, warm = stretched(serving(21, jitter=100), (1.8, 1.5, 1.3)), serving(18, jitter=100, seed=1)
     found = compare_kernels(cold, warm)
-    assert found.said_first == ("A: the first 3 steps took longer than the rest (warm-up) and are left out",)
+    assert first_warnings(found.said_first) == (
+        "A: the first 3 steps took longer than the rest (warm-up) and are left out",
+    )
     assert found.before_invocations == 17 and abs(found.ratio - 1) < 0.01
     assert not {"sped up", "slowed down"} & {row.verdict for row in (*found.changes, *found.steps[0].measures)}
 
@@ -213,9 +216,11 @@ def test_what_is_no_warm_up(factors):
 def test_another_clock_is_told():
     slower = [(name, 1.1) for name in (*LAYER, "embedding", "sampling")]
     found = compare_kernels(serving(jitter=100), serving(jitter=100, scale=slower, seed=1))
-    assert found.said_first[-1].startswith("most kernels take 1.10 times as long in B: the GPU's clock may")
+    assert first_warnings(found.said_first)[-1].startswith(
+        "most kernels take 1.10 times as long in B: the GPU's clock may"
+    )
     one = compare_kernels(serving(jitter=100), serving(jitter=100, scale=[("gemm_qkv", 1.1)], seed=1))
-    assert one.said_first == ()
+    assert first_warnings(one.said_first) == ()
 
 
 def test_a_profile_without_work_has_no_steps_to_compare():
@@ -224,21 +229,27 @@ def test_a_profile_without_work_has_no_steps_to_compare():
 
 def test_what_differs_is_said_before_any_number():
     eager, fused = serving(name="step[DECODE bs=8]"), serving(layers=5, name="step[DECODE bs=8]")
-    assert compare_kernels(eager, fused).said_first == (
+    assert first_warnings(compare_kernels(eager, fused).said_first) == (
         "launches differ: a decode, 8 requests step has 32 in A and 27 in B, so its kernels are not the same ones",
     )
     replayed = serving(name="step[DECODE bs=8]")
     replayed.graph = True
-    assert "B replays CUDA graphs, A launches kernel by kernel" in compare_kernels(eager, replayed).said_first[0]
+    assert (
+        "B replays CUDA graphs, A launches kernel by kernel"
+        in first_warnings(compare_kernels(eager, replayed).said_first)[0]
+    )
     other = compare_kernels(eager, serving(name="step[DECODE bs=16]"))
-    assert other.said_first[0] == "steps of a kind that only A has: decode, 8 requests (12)" and other.kind == ""
+    assert (
+        first_warnings(other.said_first)[0] == "steps of a kind that only A has: decode, 8 requests (12)"
+        and other.kind == ""
+    )
 
 
 def test_graphs_recorded_whole_are_not_comparable():
     eager = serving()
     whole = Annotated([span for span in eager.events if span.name == "sampling"], whole_graphs=12)
     found = compare_kernels(eager, whole)
-    assert found.not_comparable.startswith("CUDA graphs were recorded whole (B 12)")
+    assert not_comparable(found.not_comparable).startswith("CUDA graphs were recorded whole (B 12)")
     assert {change.verdict for change in found.changes} == {"not comparable"}
     facts = compare_report(found).facts
     assert facts[0].startswith("NOT COMPARABLE: CUDA graphs") and not any("%" in fact for fact in facts)
@@ -248,7 +259,7 @@ def test_lengths_without_a_common_measure_are_not_comparable_in_sum():
     found = compare_kernels(
         sums({"a": (10, 100), "b": (10, 100), "c": (10, 100)}), sums({"a": (13, 130), "b": (27, 270), "c": (31, 310)})
     )
-    assert found.not_comparable.startswith("most kernels ran neither equally often")
+    assert not_comparable(found.not_comparable).startswith("most kernels ran neither equally often")
     assert {change.verdict for change in found.changes} == {"unchanged"}  # a launch still costs the same
 
 

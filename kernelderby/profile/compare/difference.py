@@ -11,10 +11,20 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from fractions import Fraction
 
 import numpy as np
 
+from kernelderby.profile.compare.caveats import (
+    ComparisonWarning,
+    Doubt,
+    FirstWarning,
+    NotComparable,
+    OfProfile,
+    OtherClock,
+)
+from kernelderby.profile.stages.notes import PipelineWarning
 from kernelderby.statistics.rank_test import FEWEST, holm, mann_whitney
 
 SAME = 0.02  # a change of up to 2 % of its own time is called unchanged; clocks alone move more than 1 %
@@ -25,6 +35,28 @@ _LARGEST, _ALIKE, _MOST_TIME = 3, 0.02, 0.66  # so many kernels, within so much 
 LITTLE = 0.10  # of all changes together: below it, parts of the whole change get no percentage
 
 
+class ChangeVerdict(StrEnum):
+    """Of the time of one launch; for a stage, of one invocation."""
+
+    NOT_COMPARABLE = "not comparable"
+    NOT_CERTAIN = "not certain"  # the pair may be two kernels
+    APPEARED = "appeared"
+    VANISHED = "vanished"
+    UNCHANGED = "unchanged"
+    NOT_TESTED = "not tested"
+    WITHIN_CHANCE = "within chance"
+    SPED_UP = "sped up"
+    SLOWED_DOWN = "slowed down"
+
+
+class LaunchChange(StrEnum):
+    """Relative to the profile's length."""
+
+    SAME = ""
+    MORE = "more launches"
+    FEWER = "fewer launches"
+
+
 @dataclass(frozen=True, slots=True)
 class Difference:
     """One stage, kernel or measure of a step. Times are per Comparison.unit; None if the profile lacks it.
@@ -33,7 +65,7 @@ class Difference:
     chance alone makes such a difference, corrected for the number of rows (None: too few times to test). drift: how
     much the halves of one profile differ, the larger value of both. expected: launches before, multiplied by the ratio
     of the profiles' lengths. share_of_change: signed share of the whole change: 0.6 made 60 % of it, -0.1 worked
-    against it; None if the changes cancel out. possible: why the two names may be two kernels.
+    against it; None if the changes cancel out. possible: why the two names may be two kernels; None without doubt.
     """
 
     name: str
@@ -48,7 +80,7 @@ class Difference:
     expected: float | None = None
     chance: float | None = None
     drift: float = 0.0
-    possible: str = ""
+    possible: Doubt | None = None
     comparable: bool = True
 
     @property
@@ -66,36 +98,33 @@ class Difference:
         return self.after_launch_ns / self.before_launch_ns
 
     @property
-    def verdict(self) -> str:
-        """not comparable, not certain (a pair that may be two kernels), appeared, vanished; otherwise for the time of a
-        launch (of a stage: an invocation): unchanged, not tested, within chance, sped up or slowed down."""
+    def verdict(self) -> ChangeVerdict:
         if not self.comparable:
-            return "not comparable"
-        if self.possible:
-            return "not certain"
+            return ChangeVerdict.NOT_COMPARABLE
+        if self.possible is not None:
+            return ChangeVerdict.NOT_CERTAIN
         if self.before_ns is None:
-            return "appeared"
+            return ChangeVerdict.APPEARED
         if self.after_ns is None:
-            return "vanished"
+            return ChangeVerdict.VANISHED
         ratio = self.launch_ratio if self.launch_ratio is not None else self.ratio
         if ratio is None:
-            return "unchanged" if not self.change_ns else "not tested"
+            return ChangeVerdict.UNCHANGED if not self.change_ns else ChangeVerdict.NOT_TESTED
         if abs(ratio - 1) <= SAME:
-            return "unchanged"
+            return ChangeVerdict.UNCHANGED
         if self.chance is None:
-            return "not tested"
+            return ChangeVerdict.NOT_TESTED
         if self.chance >= CHANCE or abs(ratio - 1) <= self.drift:
-            return "within chance"
-        return "sped up" if ratio < 1 else "slowed down"
+            return ChangeVerdict.WITHIN_CHANCE
+        return ChangeVerdict.SPED_UP if ratio < 1 else ChangeVerdict.SLOWED_DOWN
 
     @property
-    def launches(self) -> str:
-        """more launches or fewer launches, relative to the profile's length; empty if their number is the same."""
+    def launches(self) -> LaunchChange:
         if not self.expected or self.before_ns is None or self.after_ns is None:
-            return ""
+            return LaunchChange.SAME
         if abs(self.after_instances - self.expected) <= SAME * self.expected:
-            return ""
-        return "more launches" if self.after_instances > self.expected else "fewer launches"
+            return LaunchChange.SAME
+        return LaunchChange.MORE if self.after_instances > self.expected else LaunchChange.FEWER
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +144,9 @@ class StepComparison:
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """changes: the largest change first. unit: times are per "step", "invocation" or "profile". said_first: warnings
-    that must come before any number. not_comparable: why the times cannot be compared; "" if they can. steps: each kind
-    that both profiles have, or the whole profiles if no steps were found. kind: the kind of step that changes compare.
-    steps_by: how the steps of each profile were found."""
+    that must come before any number. not_comparable: why the times cannot be compared; None if they can. steps: each
+    kind that both profiles have, or the whole profiles if no steps were found. kind: the kind of step that changes
+    compare. steps_by: how the steps of each profile were found."""
 
     before: str
     after: str
@@ -130,9 +159,9 @@ class Comparison:
     before_ns: float
     after_ns: float
     changes: tuple[Difference, ...]
-    warnings: tuple[str, ...] = ()
-    said_first: tuple[str, ...] = ()
-    not_comparable: str = ""
+    warnings: tuple[ComparisonWarning, ...] = ()
+    said_first: tuple[FirstWarning, ...] = ()
+    not_comparable: NotComparable | None = None
     steps: tuple[StepComparison, ...] = ()
     kind: str = ""
     steps_by: tuple[str, str] = ("", "")
@@ -170,12 +199,6 @@ def difference(
         chance=chance,
         drift=drift,
     )
-
-
-def about_overlap(paths: Iterable[object], what: str, by_added: bool) -> list[str]:
-    """paths: the profiles whose kernels overlap. by_added: both have events."""
-    told = f"times are what a {what} adds" if by_added else "the other profile has no events, so durations are compared"
-    return [f"{path}: kernels overlap; {told}" for path in paths]
 
 
 def chance_and_drift(one: Sequence[int] | array[int], other: Sequence[int] | array[int]) -> tuple[float | None, float]:
@@ -221,27 +244,23 @@ def ordered(changes: Iterable[Difference]) -> tuple[Difference, ...]:
     return tuple(sorted(rows, key=lambda row: (-abs(row.change_ns), row.name)))
 
 
-def clock_of(changes: Iterable[Difference]) -> list[str]:
-    """A note if the times of nearly all kernels changed by the same factor, as they do at another clock; otherwise
-    nothing."""
+def clock_of(changes: Iterable[Difference]) -> OtherClock | None:
+    """If the times of nearly all kernels changed by the same factor, as they do at another clock."""
     rows = [(row.launch_ratio, row.before_ns) for row in changes if row.launch_ratio and row.before_ns]
     total = sum(time for _, time in rows)
     for factor, _ in sorted(rows, key=lambda row: -row[1])[:_LARGEST]:
         alike = [time for ratio, time in rows if abs(ratio - factor) <= _ALIKE * factor]
         if abs(factor - 1) > SAME and len(alike) >= _LARGEST and sum(alike) >= _MOST_TIME * total:
-            return [
-                f"most kernels take {factor:.2f} times as long in B: the GPU's clock may differ, which does not "
-                "count as a change"
-            ]
-    return []
+            return OtherClock(factor)
+    return None
 
 
-def lettered(before: Iterable[str], after: Iterable[str]) -> list[str]:
+def lettered(before: Iterable[PipelineWarning], after: Iterable[PipelineWarning]) -> list[ComparisonWarning]:
     """The warnings of both profiles: a shared one once, any other with the letter of its profile."""
     one, other = dict.fromkeys(before), dict.fromkeys(after)
     both = [warning for warning in one if warning in other]
     return [
         *both,
-        *(f"A: {warning}" for warning in one if warning not in other),
-        *(f"B: {warning}" for warning in other if warning not in one),
+        *(OfProfile("A", warning) for warning in one if warning not in other),
+        *(OfProfile("B", warning) for warning in other if warning not in one),
     ]

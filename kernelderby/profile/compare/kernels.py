@@ -9,12 +9,12 @@ from fractions import Fraction
 from pathlib import Path
 
 from kernelderby.errors import DerbyError
+from kernelderby.profile.compare.caveats import Caveat, Doubt, FirstWarning, Longer, NotComparable, Overlapping
 from kernelderby.profile.compare.difference import (
     SAME,
     Comparison,
     Difference,
     RowTimes,
-    about_overlap,
     clock_of,
     difference,
     lettered,
@@ -100,25 +100,21 @@ def _compared(
     ]
     by_added = bool(overlapped) and before.has_events and after.has_events
     left, right = (kernels.added if by_added else kernels.durations for kernels in rows)
-    warnings += about_overlap((profile.path for profile in overlapped), "kernel", by_added)
-    said = list(pair.said_first)
-    why = missing = whole_graphs(before, after)
+    warnings += [Overlapping(str(profile.path), "kernel", by_added) for profile in overlapped]
+    said: list[FirstWarning] = list(pair.said_first)
+    why: NotComparable | None = whole_graphs(before, after)
+    is_complete = why is None
     if kind is not None:
         divisors: tuple[Fraction | int, Fraction | int] = steps
     else:
         longer, known = _repetitions(left, right)
         divisors = (1, longer) if longer > 1 else (1 / longer, 1)
         if longer != 1:
-            which, times = ("second", longer) if longer > 1 else ("first", 1 / longer)
-            warnings.append(
-                f"most kernels ran {float(times):.4g} x as often in the {which} profile; its times are divided by that"
-            )
+            warnings.append(Longer("B", longer) if longer > 1 else Longer("A", 1 / longer))
         elif not known:
-            why = (
-                why or "most kernels ran neither equally often nor a multiple as often, and no steps were found in both"
-            )
+            why = why or Caveat.NO_COMMON_LENGTH
     longer_by = float(divisors[1]) / float(divisors[0])
-    possible: dict[str, str] = {}
+    possible: dict[str, Doubt | None] = {}
     for each in _renamed(left, right, rows, longer_by):
         name = each.before + ARROW + each.after
         left[name], right[name] = left.pop(each.before), right.pop(each.after)
@@ -126,8 +122,8 @@ def _compared(
     changes = ordered(
         replace(
             _of_launches(difference(name, left.get(name), right.get(name), divisors), left.get(name), right.get(name)),
-            possible=possible.get(name, ""),
-            comparable=not missing,
+            possible=possible.get(name),
+            comparable=is_complete,
         )
         for name in dict.fromkeys((*left, *right))
     )
@@ -143,8 +139,8 @@ def _compared(
         _total(left) / float(divisors[0]),
         _total(right) / float(divisors[1]),
         changes,
-        tuple(dict.fromkeys(warnings)),
-        tuple(dict.fromkeys((*said, *clock_of(changes)))),
+        tuple(warnings),
+        (*said, clock) if (clock := clock_of(changes)) else tuple(said),
         why,
         pair.comparisons,
         kind or "",

@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from kernelderby.profile.compare.caveats import Caveat, Doubt, FewNeighbours, OtherDuration
 from kernelderby.profile.kernels.attribution import Attribution, Role, attribute
 from kernelderby.profile.spans import SpanKind
 
@@ -39,11 +40,11 @@ class RenameCandidate:
 
 @dataclass(frozen=True, slots=True)
 class Renaming:
-    """doubt: why the two may be two kernels; "" with enough evidence."""
+    """doubt: why the two may be two kernels; None with enough evidence."""
 
     before: str
     after: str
-    doubt: str = ""
+    doubt: Doubt | None = None
 
 
 def renamed(
@@ -73,14 +74,13 @@ def renamed(
         rival = _rival(scores, one_name, other_name)
         pair = by_name[one_name], by_name[other_name]
         if score < 0:
-            doubt = _doubt_of_sums(*pair, rival is not None)
+            renaming = _of_sums(*pair, rival is not None)
         else:
             anchored = _overlap(_anchored(left[one_name], known), _anchored(right[other_name], known))
-            doubt = _doubt(*pair, whose[one_name], score, rival, anchored)
-        if doubt is None:
-            continue
-        taken.update((one_name, other_name))
-        found.append(Renaming(one_name, other_name, doubt))
+            renaming = _of_events(*pair, whose[one_name], score, rival, anchored)
+        if renaming is not None:
+            taken.update((one_name, other_name))
+            found.append(renaming)
     return found
 
 
@@ -89,7 +89,7 @@ def _may_be(one: RenameCandidate, other: RenameCandidate, whose: dict[str, Attri
         return False
     if abs(one.launches - other.launches) > SAME_LAUNCHES * max(one.launches, other.launches):
         return False
-    if not (1 / ALIKE <= (one.launch_ns or 1) / (other.launch_ns or 1) <= ALIKE):
+    if not 1 / ALIKE <= _launch_ratio(one, other) <= ALIKE:
         return False
     left, right = whose[one.name], whose[other.name]
     if left.role is not right.role:
@@ -99,32 +99,38 @@ def _may_be(one: RenameCandidate, other: RenameCandidate, whose: dict[str, Attri
     return left.dtype is None or right.dtype is None or left.dtype == right.dtype
 
 
-def _doubt(
+def _of_events(
     one: RenameCandidate, other: RenameCandidate, whose: Attribution, score: float, rival: float | None, anchored: float
-) -> str | None:
-    """ "" if it is the same kernel; None if the pair is too unlikely to be named."""
+) -> Renaming | None:
+    """None if the pair is too unlikely to be named."""
     needed = SURE if whose.role in _GENERIC or whose.role is Role.UNKNOWN else NEIGHBOURS
     if _words_shared(one.name, other.name) >= SPELLED:
         needed = HALF
     if score < NEIGHBOURS / 2 or (rival is not None and score - rival < MARGIN / 2):
         return None
+    ratio = _launch_ratio(one, other)
+    doubt: Doubt | None = None
     if score < needed:
-        return f"{min(score, 1.0):.0%} of its places have the same neighbours"
-    if rival is not None and score - rival < MARGIN:
-        return "another kernel has nearly the same neighbours"
-    ratio = (one.launch_ns or 1) / (other.launch_ns or 1)
-    if not 1 / TWICE <= ratio <= TWICE and anchored < SURE:
-        return f"a launch takes {max(ratio, 1 / ratio):.1f} times as long or short, and its neighbours changed too"
-    return ""
+        doubt = FewNeighbours(min(score, 1.0))
+    elif rival is not None and score - rival < MARGIN:
+        doubt = Caveat.NEIGHBOURS_ALIKE
+    elif not 1 / TWICE <= ratio <= TWICE and anchored < SURE:
+        doubt = OtherDuration(max(ratio, 1 / ratio))
+    return Renaming(one.name, other.name, doubt)
 
 
-def _doubt_of_sums(one: RenameCandidate, other: RenameCandidate, has_rival: bool) -> str | None:
+def _of_sums(one: RenameCandidate, other: RenameCandidate, has_rival: bool) -> Renaming | None:
     if has_rival:
         return None
-    ratio = (one.launch_ns or 1) / (other.launch_ns or 1)
-    if 1 / CLOSE <= ratio <= CLOSE or (1 / TWICE <= ratio <= TWICE and _words_shared(one.name, other.name) >= NAMED):
-        return ""
-    return "only sums: role and launches are the same, their order is not known"
+    ratio = _launch_ratio(one, other)
+    is_sure = 1 / CLOSE <= ratio <= CLOSE or (
+        1 / TWICE <= ratio <= TWICE and _words_shared(one.name, other.name) >= NAMED
+    )
+    return Renaming(one.name, other.name, None if is_sure else Caveat.ONLY_SUMS)
+
+
+def _launch_ratio(one: RenameCandidate, other: RenameCandidate) -> float:
+    return (one.launch_ns or 1) / (other.launch_ns or 1)
 
 
 def _rival(scores: dict[tuple[str, str], float], one: str, other: str) -> float | None:

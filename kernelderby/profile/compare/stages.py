@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from array import array
 
-from kernelderby.profile.compare.difference import Comparison, RowTimes, about_overlap, difference, lettered, ordered
+from kernelderby.profile.compare.caveats import Caveat, Overlapping
+from kernelderby.profile.compare.difference import Comparison, RowTimes, difference, lettered, ordered
 from kernelderby.profile.stages.walk import TOGETHER, Pipeline
 
 
@@ -19,9 +20,9 @@ def compare_stages(before: Pipeline, after: Pipeline) -> Comparison:
     per_invocation = bool(before.invocations and after.invocations)
     divisors = (before.invocations or 1, after.invocations or 1) if per_invocation else (1, 1)
     warnings = lettered(before.warnings, after.warnings)
-    warnings += about_overlap((pipeline.profile for pipeline in overlapped), "stage", by_added)
+    warnings += [Overlapping(pipeline.profile, "stage", by_added) for pipeline in overlapped]
     if not per_invocation:
-        warnings.append("a profile has no invocations of the pipeline: totals are compared")
+        warnings.append(Caveat.NO_INVOCATIONS)
     changes = ordered(
         difference(name, left.get(name), right.get(name), divisors) for name in dict.fromkeys((*left, *right))
     )
@@ -38,7 +39,7 @@ def compare_stages(before: Pipeline, after: Pipeline) -> Comparison:
         totals[0],
         totals[1],
         changes,
-        tuple(dict.fromkeys(warnings)),
+        tuple(warnings),
     )
 
 

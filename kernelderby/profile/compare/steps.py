@@ -8,6 +8,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
+from kernelderby.profile.compare.caveats import (
+    FirstWarning,
+    Letter,
+    NoSteps,
+    OnlyKinds,
+    OtherLaunches,
+    ReplaysGraphs,
+    WarmUp,
+    WholeGraphs,
+)
 from kernelderby.profile.compare.difference import SAME, Difference, StepComparison, chance_and_drift, corrected
 from kernelderby.profile.spans import Profile
 from kernelderby.profile.steps.find import ProfileStep, ProfileSteps, replays_graphs
@@ -30,31 +40,32 @@ class StepPair:
     kind: the kind with most time in both; None if no steps can be aligned."""
 
     comparisons: tuple[StepComparison, ...]
-    said_first: tuple[str, ...]
+    said_first: tuple[FirstWarning, ...]
     kind: str | None
 
 
 def compare_steps(before: ProfileSteps, after: ProfileSteps) -> StepPair:
     """Aligns steps by kind. If a profile has no steps, both are compared as a whole."""
-    said: list[str] = []
+    said: list[FirstWarning] = []
+    sides: tuple[tuple[Letter, ProfileSteps, ProfileSteps], ...] = (("A", before, after), ("B", after, before))
     if not before.steps or not after.steps:
         return StepPair((), (), None)
     if not (before.how and after.how):
-        for letter, one, other in (("A", before, after), ("B", after, before)):
-            if other.how and not one.how:
-                said.append(f"no steps were found in {letter}, so both profiles are compared as a whole")
+        said += [NoSteps(letter) for letter, one, other in sides if other.how and not one.how]
         whole = _compared("", before.steps, after.steps)
         return StepPair((whole,), (*said, *_replays(before, after)), None)
     shared = [title for title in before.titles if title in after.titles]
-    for letter, one, other in (("A", before, after), ("B", after, before)):
-        alone = [f"{title or 'unnamed'} ({len(one.of(title))})" for title in one.titles if title not in other.titles]
-        if alone:
-            said.append(f"steps of a kind that only {letter} has: {', '.join(alone[:6])}")
+    for letter, one, other in sides:
+        if alone := tuple((title, len(one.of(title))) for title in one.titles if title not in other.titles):
+            said.append(OnlyKinds(letter, alone))
     found = [_compared(title, before.of(title), after.of(title)) for title in shared]
     for each in found:
-        said += _about(each)
-        for letter, side in (("A", before), ("B", after)):
-            said += _told_of_warm_up(letter, each.title, side.of(each.title))
+        one_count, other_count = each.before_operations, each.after_operations
+        if abs(one_count - other_count) > SAME * max(one_count, other_count):
+            said.append(OtherLaunches(each.title, one_count, other_count))
+        for letter, side, _ in sides:
+            if warm := warm_up([step for step in side.of(each.title) if not step.is_last]):
+                said.append(WarmUp(letter, each.title, len(warm)))
     said += _replays(before, after)
     found.sort(key=lambda each: -min(sum(step.wall_ns for step in side.of(each.title)) for side in (before, after)))
     return StepPair(tuple(found), tuple(said), found[0].title if found else None)
@@ -126,36 +137,13 @@ def _one_by_one(steps: Sequence[ProfileStep], values: Sequence[int]) -> array[in
     )
 
 
-def _told_of_warm_up(letter: str, title: str, steps: Sequence[ProfileStep]) -> list[str]:
-    warm = warm_up([step for step in steps if not step.is_last])
-    if not warm:
-        return []
-    what = f"{title} " if title else ""
-    return [f"{letter}: the first {len(warm)} {what}steps took longer than the rest (warm-up) and are left out"]
+def _replays(before: ProfileSteps, after: ProfileSteps) -> list[FirstWarning]:
+    one, other = replays_graphs(before), replays_graphs(after)
+    return [] if one == other else [ReplaysGraphs("A" if one else "B")]
 
 
-def _about(each: StepComparison) -> list[str]:
-    one, other = each.before_operations, each.after_operations
-    if abs(one - other) <= SAME * max(one, other):
-        return []
-    what = f"a {each.title} step" if each.title else "a step"
-    return [f"launches differ: {what} has {one:g} in A and {other:g} in B, so its kernels are not the same ones"]
-
-
-def _replays(before: ProfileSteps, after: ProfileSteps) -> list[str]:
-    sides = [replays_graphs(side) for side in (before, after)]
-    if sides[0] == sides[1]:
-        return []
-    graphs, eager = ("A", "B") if sides[0] else ("B", "A")
-    return [f"{graphs} replays CUDA graphs, {eager} launches kernel by kernel: idle time has other causes in each"]
-
-
-def whole_graphs(before: Profile, after: Profile) -> str:
-    """Why the kernels' sums mean nothing: a recording lacks the kernels of its graphs. "" if both are complete."""
-    counts = before.whole_graphs, after.whole_graphs
-    if not any(counts):
-        return ""
-    told = " and ".join(f"{letter} {count:,}" for letter, count in zip("AB", counts, strict=True) if count)
-    return (
-        f"CUDA graphs were recorded whole ({told}), so their kernels are missing; record with --cuda-graph-trace=node"
-    )
+def whole_graphs(before: Profile, after: Profile) -> WholeGraphs | None:
+    """Why the kernels' sums mean nothing: a recording lacks the kernels of its graphs. None if both are complete."""
+    if not (before.whole_graphs or after.whole_graphs):
+        return None
+    return WholeGraphs(before.whole_graphs, after.whole_graphs)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from kernelderby.profile.stages.notes import AmbiguousKernel, UnmatchedStage
 from kernelderby.rows.measurement import Stage
 from kernelderby.store.patterns import Pattern
 
@@ -24,7 +25,7 @@ class StageMatcher:
 
     def __init__(self, stages: Sequence[Stage]) -> None:
         self.stages = tuple(stages)
-        self.warnings: list[str] = []
+        self.warnings: list[AmbiguousKernel] = []
         taken = [0.0]
         self._patterns = [
             [Pattern(f"stage {each.name}: kernels", text, taken) for text in each.kernels] for each in stages
@@ -64,22 +65,17 @@ class StageMatcher:
         first = own[0][1]
         sharing = tuple(dict.fromkeys(index for index, pattern in own if pattern == first))
         if others := sorted({self.stages[index].name for index, _ in own} - {self.stages[i].name for i in sharing}):
-            counted = " / ".join(self.stages[index].name for index in sharing)
-            self.warnings.append(
-                f"{name[:80]}: fits stage {counted} and also {', '.join(others)}; counted as "
-                f"{counted}; narrow the patterns in solution.toml"
-            )
+            counted = tuple(self.stages[index].name for index in sharing)
+            self.warnings.append(AmbiguousKernel(name, counted, tuple(others)))
         return sharing, first
 
-    def unmatched(self, names: Iterable[str], ranges: Iterable[str] = ()) -> list[str]:
-        """A warning for every pattern or NVTX range of a stage that matches nothing in the profile."""
+    def unmatched(self, names: Iterable[str], ranges: Iterable[str] = ()) -> list[UnmatchedStage]:
+        """The stages of which no pattern and no NVTX range matches anything in the profile."""
         names, ranges = list(names), set(ranges)
         warnings = []
         for stage, patterns in zip(self.stages, self._patterns, strict=True):
             if stage.nvtx and stage.nvtx in ranges:
                 continue
-            missing = [pattern.pattern for pattern in patterns if not any(map(pattern.search, names))]
-            if len(missing) == len(patterns):
-                wanted = " or ".join([f"range {stage.nvtx!r}"] * bool(stage.nvtx) + missing) or "nothing"
-                warnings.append(f"stage {stage.name}: nothing in the profile fits {wanted}")
+            if not any(pattern.search(name) for pattern in patterns for name in names):
+                warnings.append(UnmatchedStage(stage.name, stage.nvtx, tuple(pattern.pattern for pattern in patterns)))
         return warnings

@@ -16,11 +16,24 @@ from kernelderby.errors import DerbyError
 from kernelderby.profile.names import expression
 from kernelderby.profile.spans import Profile, is_waiting
 from kernelderby.profile.stages.match import StageMatcher
+from kernelderby.profile.stages.notes import (
+    CutKernels,
+    GlueOutside,
+    InvocationsFrom,
+    InvocationSource,
+    KernelsVary,
+    MissingSometimes,
+    MoreThanStated,
+    PipelineWarning,
+    SharedName,
+    StageNote,
+    TakingTurns,
+    UnevenCount,
+)
 from kernelderby.profile.stages.outside import UNATTRIBUTED, kind_of, purpose
 from kernelderby.profile.stages.pipeline import Tally, Walked, Walker, split_sums
 from kernelderby.profile.timeline import Timeline, TimelineBuilder
 from kernelderby.rows.measurement import Stage
-from kernelderby.store.counts import counted
 
 INVOCATION = r"(?i)\binvocation\b"  # NVTX ranges that mark one; `derby profile run` writes them
 OTHER_INVOCATIONS = "same stages outside the marked invocations"
@@ -42,8 +55,8 @@ class StageKernel:
 
 @dataclass(frozen=True, slots=True)
 class StageRow:
-    """One stage, or several that the profile cannot tell apart ("K3 / K5", is_merged). notes: irregularities in words,
-    such as missing in some invocations, or several kernels for one. Zero instances: nothing in the profile matches.
+    """One stage, or several that the profile cannot tell apart ("K3 / K5", is_merged). notes: irregular
+    counts. Zero instances: nothing in the profile matches.
 
     added_ns: the part of total_ns in which no operation that started earlier still ran; None without events. A kernel
     that is launched early and waits for the one before it (programmatic dependent launch) has a large total and a small
@@ -56,7 +69,7 @@ class StageRow:
     instances: int
     total_ns: float
     is_merged: bool = False
-    notes: tuple[str, ...] = ()
+    notes: tuple[StageNote, ...] = ()
     added_ns: float | None = None
 
 
@@ -86,7 +99,7 @@ class Pipeline:
     gpu: str | None
     solution: str
     invocations: int | None
-    invocations_from: str
+    invocations_from: InvocationsFrom
     stages: tuple[StageRow, ...]
     pipeline_ns: float
     outside: tuple[OutsideRow, ...]
@@ -95,7 +108,7 @@ class Pipeline:
     timelines: tuple[Timeline, ...] = ()
     synchronise_ns: float = 0
     api_ns: float = 0
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[PipelineWarning, ...] = ()
     samples: Mapping[str, tuple[Sequence[int], Sequence[int]]] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -158,7 +171,7 @@ def pipeline_of(
     if profile.has_events:
         walked, timelines, ranges = _walk(profile, matcher, names, expression("--within", within))
         span_ns = walked.span_ns
-        cut = _about_cuts(matcher, walked) if profile.form.startswith("nsys") else []
+        cut = _cuts(matcher, walked) if profile.form.startswith("nsys") else []
     else:
         cut = []
         walked = split_sums(matcher, profile.sums())
@@ -166,17 +179,15 @@ def pipeline_of(
     invocations, source = _invocations(matcher, walked, profile.has_events)
     rows = [_noted(row, matcher, walked, invocations) for row in rows]
     itemised_ns = sum(row.total_ns for row in rows)
-    warnings = [*profile.warnings, *matcher.warnings, *matcher.unmatched(names, ranges), *cut]
+    warnings: list[PipelineWarning] = [*profile.warnings, *matcher.warnings, *matcher.unmatched(names, ranges), *cut]
     if stated_total_ns is not None and stated_total_ns > itemised_ns:
         rows.append(StageRow(NOT_ITEMISED, "rest of the stated total", (), 0, stated_total_ns - itemised_ns))
     elif stated_total_ns is not None:
-        warnings.append(
-            f"{profile.path}: its stages sum to {itemised_ns / 1e6:.1f} ms, more than the stated total of "
-            f"{stated_total_ns / 1e6:.1f} ms; shares are of the sum"
-        )
+        warnings.append(MoreThanStated(str(profile.path), itemised_ns, stated_total_ns))
     pipeline_ns = sum(row.total_ns for row in rows)
     outside = _outside_rows(walked)
-    warnings += _about_sums(matcher, names) if not profile.has_events else []
+    if not profile.has_events:
+        warnings += _glue_outside(matcher, names)
     calls = profile.api_sums()
     return Pipeline(
         str(profile.path),
@@ -193,7 +204,7 @@ def pipeline_of(
         timelines,
         sum(call.total_ns for call in calls if is_waiting(call.name)),
         sum(call.total_ns for call in calls),
-        tuple(dict.fromkeys(warnings)),
+        tuple(warnings),
         {matcher.stages[stage].name: times for stage, times in walked.times.items()},
     )
 
@@ -268,58 +279,48 @@ def _stage_row(
     )
 
 
-def _invocations(matcher: StageMatcher, walked: Walked, has_events: bool) -> tuple[int | None, str]:
-    """The number of the pipeline's invocations, and its source in words. From sums it is the count that most patterns
-    have."""
+def _invocations(matcher: StageMatcher, walked: Walked, has_events: bool) -> tuple[int | None, InvocationsFrom]:
+    """The number of the pipeline's invocations, and its source. From sums it is the count that most patterns have."""
     if has_events:
-        return walked.invocations or None, "marked by NVTX ranges" if walked.is_marked else "counted along the events"
+        source = InvocationSource.MARKED if walked.is_marked else InvocationSource.COUNTED
+        return walked.invocations or None, InvocationsFrom(source)
     counts: Counter[tuple[int, str]] = Counter()
     for stage, tallies in walked.by_stage.items():
         for name, tally in tallies.items():
             counts[stage, matcher.pattern(name)] += tally.instances
     votes = Counter(count for count in counts.values() if count)
     if not votes:
-        return None, "no stage occurs"
+        return None, InvocationsFrom(InvocationSource.NO_STAGE)
     best = max(votes, key=lambda count: (votes[count], sum(other % count == 0 for other in votes), -count))
-    return best, f"{votes[best]} of {counted(votes.total(), 'pattern has', 'patterns have')} this count"
+    return best, InvocationsFrom(InvocationSource.PATTERNS, votes[best], votes.total())
 
 
 def _noted(row: StageRow, matcher: StageMatcher, walked: Walked, invocations: int | None) -> StageRow:
     """The row with notes about irregular counts."""
-    notes = []
-    if row.is_merged:
-        notes.append("not separable: they share a kernel name, and a summary has no order")
+    notes: list[StageNote] = [SharedName()] if row.is_merged else []
     if row.instances and invocations:
         index = next((i for i, stage in enumerate(matcher.stages) if stage.name == row.name), None)
         spread = walked.per_invocation.get(index) if index is not None else None
-        notes += _about_spread(spread, invocations) if spread else _about_count(row, invocations)
+        if not spread:
+            notes += _about_count(row, invocations)
+        elif missing := invocations - spread.total():
+            notes.append(MissingSometimes(missing, invocations))
+        if spread and len(spread) > 1:
+            notes.append(KernelsVary(min(spread), max(spread)))
     return replace(row, notes=tuple(notes))
 
 
-def _about_spread(spread: Counter[int], invocations: int) -> list[str]:
-    notes = []
-    if missing := invocations - spread.total():
-        notes.append(f"missing in {missing} of {counted(invocations, 'invocation')}")
-    if len(spread) > 1:
-        notes.append(f"{min(spread)} to {counted(max(spread), 'kernel')} an invocation")
-    return notes
-
-
-def _about_count(row: StageRow, invocations: int) -> list[str]:
-    """Compares the count with the nearest multiple of the invocations, and detects kernels that take turns (one tile
-    size or another)."""
+def _about_count(row: StageRow, invocations: int) -> list[StageNote]:
+    """Compares the count with the nearest multiple of the invocations, and detects kernels that take turns."""
     if row.name == BETWEEN:
         return []
+    notes: list[StageNote] = []
     each = max(1, round(row.instances / invocations))
-    difference = row.instances - each * invocations
-    notes = []
-    if difference:
-        wanted = f"{each} x {invocations}" if each > 1 else str(invocations)
-        direction = "more" if difference > 0 else "fewer"
-        notes.append(f"{counted(row.instances, 'kernel')}, {abs(difference)} {direction} than {wanted}")
-    uneven = [kernel.instances for kernel in row.kernels if kernel.instances % invocations]
+    if row.instances != each * invocations:
+        notes.append(UnevenCount(row.instances, each, invocations))
+    uneven = tuple(kernel.instances for kernel in row.kernels if kernel.instances % invocations)
     if len(uneven) > 1:
-        notes.append(f"variants of {' + '.join(map(str, uneven))} kernels take turns")
+        notes.append(TakingTurns(uneven))
     return notes
 
 
@@ -331,29 +332,20 @@ def _outside_rows(walked: Walked) -> tuple[OutsideRow, ...]:
     return tuple(sorted(rows, key=lambda row: (row.kind == UNATTRIBUTED, -row.total_ns)))
 
 
-def _about_cuts(matcher: StageMatcher, walked: Walked) -> list[str]:
-    """Notes about kernels that nsys cut: it ends a kernel at the start of the next one of its stream, even if the two
+def _cuts(matcher: StageMatcher, walked: Walked) -> list[CutKernels]:
+    """The kernels that nsys cut: it ends a kernel at the start of the next one of its stream, even if the two
     overlap."""
     cut = []
     for stage, count in sorted(walked.cut.items()):
         instances = sum(tally.instances for tally in walked.by_stage.get(stage, {}).values())
         if count >= CUT and 2 * count >= instances:
-            cut.append(f"{matcher.stages[stage].name} ({count} of {counted(instances, 'kernel')})")
-    if not cut:
-        return []
+            cut.append((matcher.stages[stage].name, count, instances))
+    return [CutKernels(tuple(cut))] if cut else []
+
+
+def _glue_outside(matcher: StageMatcher, names: list[str]) -> list[GlueOutside]:
     return [
-        f"{', '.join(cut)}: started to the nanosecond where another kernel ends, so the recorder cut kernels that "
-        "overlap; what they last together is right, what each of them lasts may not be"
+        GlueOutside(matcher.stages[index].name)
+        for index in sorted(matcher.glue)
+        if any(index in matcher.candidates(name) for name in names)
     ]
-
-
-def _about_sums(matcher: StageMatcher, names: list[str]) -> list[str]:
-    """Notes about glue, which a summary cannot tell from the harness's kernels."""
-    warnings = []
-    for index in sorted(matcher.glue):
-        if any(index in matcher.candidates(name) for name in names):
-            warnings.append(
-                f"stage {matcher.stages[index].name}: a summary cannot tell its kernels from the "
-                "harness's; they count outside the pipeline"
-            )
-    return warnings

@@ -7,11 +7,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from kernelderby.profile.compare.difference import Comparison, Difference, StepComparison
+from kernelderby.profile.compare.difference import ChangeVerdict, Comparison, Difference, StepComparison
 from kernelderby.report.answer import Answer
 from kernelderby.report.frame import frame
 from kernelderby.report.model import Column, Emphasis, Report, Row, Table, TableCell, cell_of, left, right
 from kernelderby.report.numbers import milliseconds, us_of_ns
+from kernelderby.report.profile.notes import doubt_told, first_warnings, not_comparable, told_warnings
 from kernelderby.report.profile.ranks import profile_names
 from kernelderby.store.counts import counted
 
@@ -50,7 +51,12 @@ def _step_rows(data: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _data(found: Comparison) -> dict[str, Any]:
     """The data of asdict, with ratios and verdicts added."""
-    data = asdict(found) | {"ratio": found.ratio}
+    data = asdict(found) | {
+        "warnings": told_warnings(found.warnings),
+        "said_first": first_warnings(found.said_first),
+        "not_comparable": not_comparable(found.not_comparable),
+        "ratio": found.ratio,
+    }
     data["changes"] = [_row_data(change) for change in found.changes]
     for row, each in zip(data["steps"], found.steps, strict=True):
         row["measures"] = [_row_data(measure) for measure in each.measures]
@@ -59,6 +65,7 @@ def _data(found: Comparison) -> dict[str, Any]:
 
 def _row_data(change: Difference) -> dict[str, Any]:
     return asdict(change) | {
+        "possible": doubt_told(change.possible),
         "change_ns": change.change_ns,
         "ratio": change.ratio,
         "launch_ratio": change.launch_ratio,
@@ -70,14 +77,16 @@ def _row_data(change: Difference) -> dict[str, Any]:
 def compare_report(comparison: Comparison, most: int = MOST) -> Report:
     left = len(comparison.changes) - most
     notes = [f"{left} more with smaller changes"] if left > 0 else []
-    doubts = [f"{change.name}: {change.possible}" for change in comparison.changes[:most] if change.possible]
+    doubts = [
+        f"{change.name}: {doubt_told(change.possible)}" for change in comparison.changes[:most] if change.possible
+    ]
     if doubts:
         notes.append(f"possibly renamed, not certain: {'; '.join(doubts)}")
     return Report(
         title=f"A {comparison.before}, B {comparison.after}",
         facts=_facts(comparison),
         tables=(*map(_step_table, comparison.steps), _change_table(comparison, most)),
-        notes=(*notes, *comparison.warnings),
+        notes=(*notes, *told_warnings(comparison.warnings)),
     )
 
 
@@ -109,11 +118,14 @@ def _step_table(steps: StepComparison) -> Table:
     return Table(title, columns, rows, caption)
 
 
-_RISEN = {"sped up": "shorter", "slowed down": "longer"}
+_RISEN = {ChangeVerdict.SPED_UP: "shorter", ChangeVerdict.SLOWED_DOWN: "longer"}
+
+
+_EMPHASIS: dict[ChangeVerdict, Emphasis] = {ChangeVerdict.SLOWED_DOWN: "bad", ChangeVerdict.SPED_UP: "best"}
 
 
 def _emphasis(row: Difference) -> Emphasis:
-    return "bad" if row.verdict == "slowed down" else "best" if row.verdict == "sped up" else ""
+    return _EMPHASIS.get(row.verdict, "")
 
 
 def _per_run(comparison: Comparison) -> bool:
@@ -150,8 +162,9 @@ def _facts(comparison: Comparison) -> tuple[str, ...]:
         told = f", {count} {unit}{'s' * (count != 1)}" if count else ""
         return f"{letter}: {gpu or 'GPU not named'}{told}"
 
-    first = [f"NOT COMPARABLE: {comparison.not_comparable}"] if comparison.not_comparable else []
-    first += [f"WARNING: {said}" for said in comparison.said_first]
+    why = not_comparable(comparison.not_comparable)
+    first = [f"NOT COMPARABLE: {why}"] if why else []
+    first += [f"WARNING: {said}" for said in first_warnings(comparison.said_first)]
     by = [f"steps of {letter} by {how}" for letter, how in zip("AB", comparison.steps_by, strict=True) if how]
     before = side("A", comparison.before_gpu, comparison.before_invocations)
     after = side("B", comparison.after_gpu, comparison.after_invocations)
@@ -177,9 +190,9 @@ def _gist(comparison: Comparison) -> tuple[str, ...]:
 
 def _line(change: Difference, short: bool, by_launch: bool) -> Row:
     emphasis: Emphasis = ""
-    if change.verdict in ("sped up", "vanished") and (change.share_of_change or 0) >= 0.5:
+    if change.verdict in (ChangeVerdict.SPED_UP, ChangeVerdict.VANISHED) and (change.share_of_change or 0) >= 0.5:
         emphasis = "best"
-    if change.verdict in ("slowed down", "appeared"):
+    if change.verdict in (ChangeVerdict.SLOWED_DOWN, ChangeVerdict.APPEARED):
         emphasis = "bad"
     faster = change.launch_ratio if by_launch else change.ratio
     what = ", ".join(filter(None, (change.verdict, change.launches, "possibly renamed" if change.possible else "")))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from kernelderby.report.answer import Answer
 from kernelderby.report.frame import Frame, frame
 from kernelderby.report.model import Report, Row, Table, TableCell, left, right
 from kernelderby.report.numbers import microseconds, milliseconds
+from kernelderby.report.profile.notes import pipeline_data
 from kernelderby.report.profile.stages import FLAG, stages_report
 
 
@@ -70,8 +71,8 @@ def _draw(pipelines: Sequence[Pipeline], path: Path) -> None:
 
 
 def _data(pipeline: Pipeline) -> dict[str, Any]:
-    """The data of asdict, with shares and times of one invocation added."""
-    data = asdict(replace(pipeline, samples={}))
+    """pipeline_data, with shares and times of one invocation added."""
+    data = pipeline_data(pipeline)
     del data["samples"]
     for row, stage in zip(data["stages"], pipeline.stages, strict=True):
         row |= {"share": pipeline.share(stage), "us_per_invocation": pipeline.per_invocation_us(stage)}

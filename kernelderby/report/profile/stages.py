@@ -12,6 +12,7 @@ from kernelderby.profile.stages.walk import BETWEEN, OutsideRow, Pipeline, Stage
 from kernelderby.profile.timeline import Timeline
 from kernelderby.report.model import Column, Emphasis, Report, Row, Table, TableCell, cell_of, left, right
 from kernelderby.report.numbers import microseconds, milliseconds
+from kernelderby.report.profile.notes import invocations_from, stage_notes, told_warnings
 from kernelderby.store.counts import counted
 
 MOST_KERNELS = 8  # kernels of one stage; the rest shares a line
@@ -37,7 +38,7 @@ def facts(pipeline: Pipeline) -> tuple[str, ...]:
     """GPU, source, invocations; wall, busy and gaps of each GPU; host time."""
     count = "no invocation found"
     if pipeline.invocations:
-        count = f"{counted(pipeline.invocations, 'invocation')} ({pipeline.invocations_from})"
+        count = f"{counted(pipeline.invocations, 'invocation')} ({invocations_from(pipeline.invocations_from)})"
     lines = [f"{pipeline.gpu or 'GPU not named'} · {pipeline.form} · {count}"]
     if pipeline.invocations and pipeline.span_ns:
         kernels_us = pipeline.pipeline_ns / pipeline.invocations / 1e3
@@ -165,10 +166,10 @@ def _outside_line(pipeline: Pipeline, row: OutsideRow) -> Row:
 
 
 def _notes(pipeline: Pipeline) -> tuple[str, ...]:
-    notes = [f"{row.name}: {note}" for row in pipeline.stages for note in row.notes]
+    notes = [f"{row.name}: {note}" for row in pipeline.stages for note in stage_notes(row.notes)]
     if any(row.name == BETWEEN for row in pipeline.stages):
         notes.append(f"{BETWEEN}: kernels inside invocations that no stage lists")
-    return (*notes, *pipeline.warnings)
+    return (*notes, *told_warnings(pipeline.warnings))
 
 
 def kernel_labels(kernels: tuple[StageKernel, ...]) -> dict[str, str]:

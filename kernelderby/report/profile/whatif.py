@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
+from typing import Any
 
 from kernelderby.errors import DerbyError
 from kernelderby.profile.stages.whatif import WhatIf, WhatIfs, time_saved
@@ -12,6 +13,7 @@ from kernelderby.report.answer import Answer
 from kernelderby.report.frame import Frame, frame
 from kernelderby.report.model import NOT_KNOWN, Report, Row, Table, TableCell, left, right
 from kernelderby.report.numbers import microseconds, milliseconds
+from kernelderby.report.profile.notes import pipeline_data, told_warnings
 from kernelderby.report.profile.stages import facts
 
 
@@ -20,7 +22,7 @@ def whatif_answer(found: Sequence[WhatIfs]) -> Answer[tuple[WhatIfs, ...]]:
     found = tuple(found)
     return Answer(
         found,
-        lambda: {"whatif": found},
+        lambda: {"whatif": [_data(each) for each in found]},
         lambda: [whatif_report(one) for one in found],
         lambda: (_frame(found),),
         draw=lambda path: _draw(found, path),
@@ -40,6 +42,11 @@ def _draw(found: Sequence[WhatIfs], path: Path) -> None:
         rows[one.stage] = {name: 100 * time_saved(speedup) for name, speedup in (speedups | {"free": one.gone}).items()}
     title = f"{only.pipeline.solution}, {Path(only.pipeline.profile).name}: what a faster stage saves"
     dots(rows, path, title=title, unit="% of the pipeline's kernel time saved")
+
+
+def _data(found: WhatIfs) -> dict[str, Any]:
+    own = {field.name: getattr(found, field.name) for field in fields(found)}
+    return own | {"pipeline": pipeline_data(found.pipeline)}
 
 
 def _frame(found: Sequence[WhatIfs]) -> Frame:
@@ -80,7 +87,7 @@ def whatif_report(found: WhatIfs) -> Report:
         title=f"{pipeline.solution}: {pipeline.profile}",
         facts=facts(pipeline),
         tables=(table,),
-        notes=(*_notes(found), *pipeline.warnings),
+        notes=(*_notes(found), *told_warnings(pipeline.warnings)),
     )
 
 
