@@ -47,12 +47,16 @@ class Gain:
 
 @dataclass(frozen=True, slots=True)
 class Gains:
-    """gpu: the GPU of the floors and rows, None if unknown. gains: largest saving first, then largest time."""
+    """gpu: the GPU of the floors and rows, None if unknown; gpu_name: as requested or as the profile says. has_rows:
+    whether rows of this GPU are recorded. is_of_other_gpu: the profile is of another GPU. gains: largest saving first,
+    then largest time."""
 
     gpu: Gpu | None
+    gpu_name: str | None
     total_ns: int
     gains: tuple[Gain, ...]
-    warnings: tuple[str, ...]
+    has_rows: bool
+    is_of_other_gpu: bool
 
     @property
     def saved_ns(self) -> float:
@@ -63,27 +67,18 @@ def gains(catalog: Catalog, found: Capture, cost_of: CostOf, gpu_name: str | Non
     """gpu_name: replaces the profile's GPU. cost_of: gives the cost of a shape, None if it cannot be counted."""
     name = gpu_name or found.gpu
     gpu = find_gpu(name) if name else None
-    warnings = []
-    if gpu is None:
-        told = f"{name} has no file in kernelderby/hardware/gpus" if name else "the profile names no GPU"
-        warnings.append(f"{told}: without floors and recorded times; give --gpu")
-    elif found.gpu and find_gpu(found.gpu) != gpu:
-        warnings.append(
-            f"the profile is of {found.gpu}, floors and recorded times are of {gpu.names[0]}: no machine gains this"
-        )
-    rows, times = _recorded(catalog, gpu, warnings)
+    rows, times = _recorded(catalog, gpu)
     own = {each: [row for row in rows if row.definition == each] for each in {s.definition.name for s in found.shapes}}
     known = {name: catalog.shapes(name, listed) for name, listed in own.items()}
     result = [_gain(shape, gpu, cost_of, times, known[shape.definition.name]) for shape in found.shapes]
     result.sort(key=lambda each: (-each.saved_ns, -each.shape.time_ns))
-    return Gains(gpu, found.total_ns, tuple(result), tuple(warnings))
+    is_other = bool(gpu and found.gpu and find_gpu(found.gpu) != gpu)
+    return Gains(gpu, name, found.total_ns, tuple(result), times is not None, is_other)
 
 
-def _recorded(catalog: Catalog, gpu: Gpu | None, warnings: list[str]) -> tuple[list[Measurement], Recorded | None]:
+def _recorded(catalog: Catalog, gpu: Gpu | None) -> tuple[list[Measurement], Recorded | None]:
     rows = catalog.traces()
     mine = [row for row in rows if gpu is not None and (each := find_gpu(row.gpu)) is not None and each.id == gpu.id]
-    if gpu is not None and not mine:
-        warnings.append(f"no recorded rows of {gpu.names[0]}: floors alone; measure there with `derby bench`")
     return rows, recorded(mine, catalog.solutions) if mine else None
 
 

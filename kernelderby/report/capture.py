@@ -118,7 +118,24 @@ def _data(found: Captured, lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _warnings(found: Captured) -> list[str]:
-    return [*found.capture.warnings, *(found.gains.warnings if found.gains else ()), *found.notes]
+    return [*found.capture.warnings, *_gain_warnings(found), *found.notes]
+
+
+def _gain_warnings(found: Captured) -> list[str]:
+    gains = found.gains
+    if gains is None:
+        return []
+    if gains.gpu is None:
+        named = f"{gains.gpu_name} has no file in kernelderby/hardware/gpus"
+        why = named if gains.gpu_name else "the profile names no GPU"
+        return [f"{why}: without floors and recorded times; give --gpu"]
+    name, warnings = gains.gpu.names[0], []
+    if gains.is_of_other_gpu:
+        of = f"the profile is of {found.capture.gpu}, floors and recorded times are of {name}"
+        warnings.append(f"{of}: no machine gains this")
+    if not gains.has_rows:
+        warnings.append(f"no recorded rows of {name}: floors alone; measure there with `derby bench`")
+    return warnings
 
 
 def _report(found: Captured, top: int) -> Report:
