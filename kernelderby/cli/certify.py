@@ -44,6 +44,7 @@ def command(
     differs.
     """
     from kernelderby.measure.certify import certify
+    from kernelderby.report.certified import certified_lines
 
     if check:
         verdicts = certify.check(root, solutions)
@@ -52,9 +53,12 @@ def command(
     else:
         verdicts = certify.certify(root, solutions, since, host_change)
     if as_json:
-        say_json({"verdicts": verdicts})
+        told = [
+            {"solution": each.solution, "is_same": each.is_same, "text": certified_lines(each)} for each in verdicts
+        ]
+        say_json({"verdicts": told})
     for verdict in () if as_json else verdicts:
-        for line in verdict.text:
+        for line in certified_lines(verdict):
             say_line(f"{'same   ' if verdict.is_same else 'differs'}  {verdict.solution}: {line}")
     if not verdicts and not as_json:
         say_line("no certificates" if check else f"no CUDA solution's code has changed since {since}")

@@ -18,6 +18,7 @@ from kernelderby.measure.certify import build, certify, python
 from kernelderby.measure.certify.assembly import launches
 from kernelderby.measure.certify.build import library_files
 from kernelderby.measure.run.rows import settled_keys
+from kernelderby.report.certified import certified_lines
 from kernelderby.roofline import selection
 from kernelderby.rows.measurement import Timed
 
@@ -461,6 +462,6 @@ def test_a_committed_certificate_is_what_a_build_gives(checkout):
     facts = [[name, solutions[name].hash, certificates[name].read_text()] for name in names]
 
     def differing():
-        return [found.text for found in certify.check(checkout, names) if not found.is_same]
+        return [certified_lines(found) for found in certify.check(checkout, names) if not found.is_same]
 
     assert nvcc.recalled([nvcc.release(NVCC), builds, facts], differing) == []

@@ -29,6 +29,7 @@ from kernelderby.measure.wire.process import interruptible
 from kernelderby.measure.wire.replies import CodeSeen, LibrariesSeen, text
 from kernelderby.measure.wire.sources import cache_folder
 from kernelderby.measure.worker.build import BuildFailed, load_solution, solution_module
+from kernelderby.rows.certified import CodeDifference, CodePart
 from kernelderby.store.files import read_bytes, write_whole
 
 ARCHITECTURE = "90a"
@@ -40,39 +41,41 @@ kept=$(mktemp -d "{kept}/XXXXXX") && exec "{nvcc}" "$@" --keep --keep-dir "$kept
 """
 
 
-def differences(one: MachineCode, other: MachineCode) -> list[str]:
-    """A line for each difference; empty for the same machine code."""
+def differences(one: MachineCode, other: MachineCode) -> list[CodeDifference]:
+    """Empty for the same machine code."""
     found = [
-        f"{field}: {getattr(one, field)} and {getattr(other, field)}"
-        for field in ("architecture", "compiler")
-        if getattr(one, field) != getattr(other, field)
+        CodeDifference(part, former=former, present=present)
+        for part, former, present in (
+            (CodePart.ARCHITECTURE, one.architecture, other.architecture),
+            (CodePart.COMPILER, one.compiler, other.compiler),
+        )
+        if former != present
     ]
     found += _kernel_differences(one.kernels, other.kernels)
     if one.data != other.data:
-        found.append("variables on the GPU differ")
+        found.append(CodeDifference(CodePart.GPU_DATA))
     found += [
-        f"host code of {name} differs, so it may launch otherwise"
+        CodeDifference(CodePart.HOST_CODE, name)
         for name in sorted({*one.host, *other.host})
         if one.host.get(name) != other.host.get(name)
     ]
     if one.python != other.python:
-        found.append("Python code differs (names of headers in lists do not count)")
+        found.append(CodeDifference(CodePart.PYTHON))
     return found
 
 
-def _kernel_differences(one: Mapping[str, str], other: Mapping[str, str]) -> list[str]:
+def _kernel_differences(one: Mapping[str, str], other: Mapping[str, str]) -> list[CodeDifference]:
     """Kernels are paired by digest; the remaining ones are listed by name."""
     left, new = sorted(one.values()), sorted(other.values())
     if left == new:
         return []
     gone = [name for name, digest in one.items() if digest not in new]
     came = [name for name, digest in other.items() if digest not in left]
-    changed = [f"kernel {name}: other instructions" for name in gone if name in came]
-    return (
-        changed
-        + [f"kernel {name}: only in the first" for name in gone if name not in came]
-        + [f"kernel {name}: only in the second" for name in came if name not in gone]
-    ) or ["kernels: one stands there more often"]
+    return [
+        *(CodeDifference(CodePart.CHANGED_KERNEL, name) for name in gone if name in came),
+        *(CodeDifference(CodePart.FORMER_KERNEL, name) for name in gone if name not in came),
+        *(CodeDifference(CodePart.PRESENT_KERNEL, name) for name in came if name not in gone),
+    ] or [CodeDifference(CodePart.KERNEL_COUNT)]
 
 
 def with_added(former: MachineCode | str, present: MachineCode | str) -> MachineCode | str:

@@ -7,11 +7,9 @@ import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from textwrap import shorten
 from typing import Any
 
 import msgspec
@@ -47,20 +45,23 @@ from kernelderby.measure.judge.fenced import Ask, fenced
 from kernelderby.measure.machine.commit import at_revision, has_revision, revision_of
 from kernelderby.measure.wire.process import interruptible
 from kernelderby.measure.wire.replies import LaunchesSeen
+from kernelderby.rows.certified import (
+    CertificateWritten,
+    Certified,
+    CertifyOutcome,
+    CodeDifference,
+    Contradiction,
+    LaunchDifference,
+    LaunchesContradicted,
+    OtherCompiler,
+    OtherHash,
+    SideContradicted,
+)
 from kernelderby.store.counts import counted
 from kernelderby.store.files import write_whole
 
 _BUILDS = 2  # builds at a time
-
-
-@dataclass(frozen=True, slots=True)
-class Certified:
-    """The result for one solution. is_same: nothing contradicts the certificate. text: the findings, or a line for each
-    difference."""
-
-    solution: str
-    is_same: bool
-    text: tuple[str, ...]
+_SHOWN = 3  # workloads with other launches
 
 
 def certify(root: Path, names: Sequence[str], since: str, host_change: str | None = None) -> list[Certified]:
@@ -75,9 +76,7 @@ def certify(root: Path, names: Sequence[str], since: str, host_change: str | Non
         chosen = catalog.solutions_named(names) or list(catalog.solutions.values())
         changed = [each for each in chosen if has_library(each) and _changed(each, former)]
         verdicts = [
-            Certified(each.name, True, ("nothing to certify: " + _why_not(each, former),))
-            for each in chosen
-            if names and each not in changed
+            Certified(each.name, True, (_why_not(each, former),)) for each in chosen if names and each not in changed
         ]
         pairs = [(former.solution(each.name), each) for each in changed]
         alike = [version for pair in pairs if len({*map(build_digest, pair)}) == 1 for version in pair]
@@ -90,8 +89,7 @@ def certify(root: Path, names: Sequence[str], since: str, host_change: str | Non
             if isinstance(found, Certificate):
                 verdicts.append(Certified(now.name, True, (_write(root, now.name, found),)))
             else:
-                shown = f"instructions: python benchmarks/compare_sass.py {now.name} {revision[:10]} ."
-                verdicts.append(Certified(now.name, False, (*found, shown)))
+                verdicts.append(Certified(now.name, False, tuple(found), revision=revision))
     return verdicts
 
 
@@ -120,23 +118,24 @@ def certify_launches(root: Path, names: Sequence[str], since: str) -> list[Certi
             else:
                 codes = [*_build_all(catalog, [(former.root, then), (root, now)]).values()]
                 codes[0] = with_added(codes[0], codes[1])
-            alike, told = _alike(catalog, former.root, then, now, workloads, sorted({row.gpu for row in gone}))
+            alike, others = _alike(catalog, former.root, then, now, workloads, sorted({row.gpu for row in gone}))
             why = f"launches recorded: the same on {len(alike)} of {counted(len(workloads), 'recorded workload')}"
             found = _judge(then, now, revision, codes[0], codes[1], why)
             if not alike or not isinstance(found, Certificate):
-                verdicts.append(Certified(now.name, False, (*(found if isinstance(found, list) else ()), *told[:3])))
+                why_none = found if isinstance(found, list) else ()
+                verdicts.append(Certified(now.name, False, (*why_none, *others[:_SHOWN])))
                 continue
-            line = _write(root, now.name, replace(found, launches=alike))
-            verdicts.append(Certified(now.name, not told, (f"{why}: {line}", *told[:3])))
+            written = _write(root, now.name, replace(found, launches=alike), why)
+            verdicts.append(Certified(now.name, not others, (written, *others[:_SHOWN])))
     return verdicts
 
 
 def _alike(
     catalog: Catalog, former: Path, then: Solution, now: Solution, workloads: tuple[Workload, ...], gpus: Sequence[str]
-) -> tuple[dict[str, str], list[str]]:
-    """Workload -> digest of the launches, if both versions launch the same on these GPUs; and a line for each other
-    workload."""
-    alike, told = {each.uuid: "" for each in workloads}, {}
+) -> tuple[dict[str, str], list[LaunchDifference]]:
+    """Workload -> digest of the launches, if both versions launch the same on these GPUs; and the other workloads."""
+    alike = {each.uuid: "" for each in workloads}
+    others: dict[str, LaunchDifference] = {}
     with ExitStack() as stack:
         versions = [(former, then), (catalog.root, now)]
         asks = [stack.enter_context(fenced(catalog, each, compiles_triton=True)) for _, each in versions]
@@ -157,9 +156,8 @@ def _alike(
                 if not left:
                     break
             for each in left:
-                lines = before[each.uuid], after[each.uuid]
-                told[each.uuid] = f"{each.uuid[:8]} on {gpu}: " + " | ".join(_first_line(each) for each in lines)
-    return {uuid: digest for uuid, digest in alike.items() if uuid not in told}, list(told.values())
+                others[each.uuid] = LaunchDifference(each.uuid, gpu, before[each.uuid], after[each.uuid])
+    return {uuid: digest for uuid, digest in alike.items() if uuid not in others}, list(others.values())
 
 
 def _launches(
@@ -173,10 +171,6 @@ def _launches(
     except DerbyError as error:
         return dict.fromkeys(uuids, str(error))
     return {uuid: found.get(uuid, "the worker does not say") for uuid in uuids}
-
-
-def _first_line(lines: list[str] | str) -> str:
-    return shorten(lines if isinstance(lines, str) else "; ".join(lines), 150, placeholder=" ...")
 
 
 def _of_triton(solution: Solution) -> MachineCode:
@@ -194,18 +188,18 @@ def check(root: Path, names: Sequence[str]) -> list[Certified]:
             continue
         now = catalog.solution(path.stem)
         for number, each in enumerate(read_certificates(path)):
-            problems = list(_contradictions(root, catalog, now, each))
+            problems = tuple(_contradictions(root, catalog, now, each))
+            is_unbuilt = each.code.compiler == UNBUILT
+            sound = CertifyOutcome.CONFIRMED_UNBUILT if is_unbuilt else CertifyOutcome.CONFIRMED
             where = f"{path}: certificates[{number}]"
-            text = tuple(f"{where}: {problem}" for problem in problems)
-            found = "nothing to build, the same Python" if each.code.compiler == UNBUILT else "what a build gives"
-            verdicts.append(Certified(path.stem, not problems, text or (f"{where}: {found}",)))
+            verdicts.append(Certified(path.stem, not problems, problems or (sound,), where))
     missing = [name for name in names if not certificates_path(root, name).is_file()]
     if missing:
         raise DerbyError(f"{certificates_path(root, missing[0])}: is missing; there is no certificate to check")
     return verdicts
 
 
-def _contradictions(root: Path, catalog: Catalog, now: Solution, certificate: Certificate) -> Iterator[str]:
+def _contradictions(root: Path, catalog: Catalog, now: Solution, certificate: Certificate) -> Iterator[Contradiction]:
     if now.hash == certificate.after.hash and certificate.code.kernels:
         yield from _unlike(certificate, "after", _built(catalog, now, root, certificate.code.form))
     if certificate.before.revision and has_revision(root, certificate.before.revision):
@@ -214,7 +208,7 @@ def _contradictions(root: Path, catalog: Catalog, now: Solution, certificate: Ce
             for field in ("hash", "text_hash"):
                 found = getattr(then, field)
                 if found != getattr(certificate.before, field):
-                    yield f"before.{field}: at {certificate.before.revision[:10]} it is {found}; make it again"
+                    yield OtherHash(field, certificate.before.revision, found)
                     return
             if certificate.code.kernels:
                 built = _built(catalog, then, former.root, certificate.code.form)
@@ -223,21 +217,21 @@ def _contradictions(root: Path, catalog: Catalog, now: Solution, certificate: Ce
             elif certificate.code.compiler == UNBUILT and now.hash == certificate.after.hash:
                 told = [(build_digest(each), certificate.host_change or python_digest(each)) for each in (then, now)]
                 if told[0] != told[1] or certificate.code.python != python_digest(now):
-                    yield "code: the sources that nvcc takes, or the Python, are not the same; make it again"
+                    yield CertifyOutcome.OTHER_SOURCES
             if certificate.launches is not None and now.hash == certificate.after.hash:
                 for uuid in _other_launches(former.root, catalog, then, now, certificate.launches):
-                    yield f"launches.{uuid}: is not what a call launches there; make it again"
+                    yield LaunchesContradicted(uuid)
 
 
-def _unlike(certificate: Certificate, name: str, found: MachineCode | str) -> Iterator[str]:
+def _unlike(certificate: Certificate, name: str, found: MachineCode | str) -> Iterator[Contradiction]:
     """name: before or after."""
     if isinstance(found, str):
-        yield f"{name}: {found}"
+        yield SideContradicted(name, found)
     elif found.compiler != certificate.code.compiler:
-        yield f"code.compiler: is {certificate.code.compiler}, here is {found.compiler}; check it with that one"
+        yield OtherCompiler(certificate.code.compiler, found.compiler)
     else:
         told = certificate.code_of(getattr(certificate, name))
-        yield from (f"{name}: {each}; make it again" for each in differences(told, found))
+        yield from (SideContradicted(name, each) for each in differences(told, found))
 
 
 def _other_launches(former: Path, catalog: Catalog, then: Solution, now: Solution, told: dict[str, str]) -> list[str]:
@@ -262,13 +256,13 @@ def _changed(now: Solution, former: Catalog) -> bool:
     return then is not None and not now.has_code(then.hash)
 
 
-def _why_not(now: Solution, former: Catalog) -> str:
+def _why_not(now: Solution, former: Catalog) -> CertifyOutcome:
     then = former.solutions.get(now.name)
     if then is None:
-        return f"{now.name} was not there"
+        return CertifyOutcome.NEW_SOLUTION
     if now.hash == then.hash:
-        return "the same tokens"
-    return "certified already" if now.has_code(then.hash) else "it compiles no CUDA with nvcc"
+        return CertifyOutcome.SAME_TOKENS
+    return CertifyOutcome.CERTIFIED_ALREADY if now.has_code(then.hash) else CertifyOutcome.NO_CUDA
 
 
 def _judge(
@@ -278,30 +272,27 @@ def _judge(
     former: MachineCode | str,
     present: MachineCode | str,
     host_change: str | None,
-) -> Certificate | list[str]:
+) -> Certificate | list[CodeDifference | str]:
     """The certificate, or why there is none."""
-    if isinstance(former, str):
-        return [former]
-    if isinstance(present, str):
-        return [present]
+    if isinstance(former, str) or isinstance(present, str):
+        return [former if isinstance(former, str) else str(present)]
     change = None
     if host_change is not None and (former.host, former.python) != (present.host, present.python):
         change = HostChange(host_change, former.host, former.python)
         former = replace(former, host=present.host, python=present.python)
     if unequal := differences(former, present):
-        return unequal
+        return [*unequal]
     versions = Version(then.hash, then.text_hash, revision), Version(now.hash, now.text_hash)
     return Certificate(*versions, present, datetime.now(UTC).date().isoformat(), change)
 
 
-def _write(root: Path, name: str, certificate: Certificate) -> str:
+def _write(root: Path, name: str, certificate: Certificate, reason: str = "") -> CertificateWritten:
     path = certificates_path(root, name)
     others = [each for each in read_certificates(path) if each.before.hash != certificate.before.hash]
     data = msgspec.json.encode(Certificates((*others, certificate)))
     write_whole(path, msgspec.json.format(data, indent=1) + b"\n")
-    what = "the same machine code" if certificate.host_change is None else "the same kernels, other host code"
-    built = certificate.code.compiler != UNBUILT
-    return f"{what} ({counted(len(certificate.code.kernels), 'kernel') if built else 'nothing to build'}): wrote {path}"
+    kernels = None if certificate.code.compiler == UNBUILT else len(certificate.code.kernels)
+    return CertificateWritten(str(path), kernels, certificate.host_change is not None, reason)
 
 
 def _build_all(catalog: Catalog, jobs: Iterable[tuple[Path, Solution]]) -> dict[str, MachineCode | str]:
