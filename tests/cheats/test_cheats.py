@@ -62,7 +62,7 @@ def constants(name: str) -> dict[str, object]:
         for node in ast.parse(SOURCES[name].read_text()).body
         if isinstance(node, ast.Assign)
         and getattr(node.targets[0], "id", "")
-        in ("CLASS", "STATUS", "NEEDS", "GRAPH", "LEAST_US", "LARGE", "ALONE", "KNOWN", "SLOW")
+        in ("CLASS", "STATUS", "NEEDS", "GRAPH", "LEAST_US", "LARGE", "ALONE", "KNOWN", "SLOW", "REPLACED")
     }
 
 

@@ -23,12 +23,14 @@ from test_cheats import EVERY as EXPLOITS
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
 
-# These change the CPU's timer, or read a tensor as an array of the CPU.
+# These change the CPU's timer, read a tensor as an array of the CPU, or cheat in batches, which a GPU's judge asks for
+# only where its pace is unsure (leaves_out_a_tenth_of_its_single_calls does the same there).
 OF_A_CPU = {
     *("a_clock_that_runs_back", "a_clock_that_runs_slow", "a_clock_that_stands_still", "a_timer_of_its_own"),
     *("fewer_spans_than_calls", "spans_that_are_no_numbers", "cached_by_a_generated_input"),
     *("a_third_of_its_spans", "a_slow_host_that_it_claims", "a_wait_inside_of_its_call", "spins_when_it_is_calibrated"),
-    "quick_when_calls_come_in_batches",
+    *("quick_when_calls_come_in_batches", "leaves_out_a_tenth_of_a_batch", "one_answer_for_a_whole_batch"),
+    "says_done_before_it_is",  # in a batch, too
     *("a_clock_in_other_machine_code", "works_when_a_profiler_is_told", "works_when_an_alarm_rings"),
     *("a_secret_in_its_times", "six_tenths_of_its_claims", "keeps_answers_by_their_contents"),
     *("maps_its_own_memory_over_its_output", "punches_holes_into_its_inputs", "reads_beyond_its_outputs"),
@@ -179,7 +181,8 @@ def test_an_honest_one_passes(found, name):
     assert row["measurement"]["status"] == "passed", row["evaluation"]["log"]
     has_graph = constants(name).get("GRAPH", True)
     assert has_graph == ("graph" in row["measurement"]["times"]) != bool(row["measurement"].get("graph_missing"))
-    assert not re.search(r"(graph|eager): [\d.]+ us a call by the judge's clock", row["evaluation"]["log"]), "replaced"
+    replaced = set(re.findall(r"(graph|eager): [\d.]+ us a call by the judge's clock", row["evaluation"]["log"]))
+    assert replaced <= {*constants(name).get("REPLACED", ())}
 
 
 def test_who_has_no_graph_is_ranked_behind_with_its_eager_time(found):

@@ -61,7 +61,15 @@ def odd_rows(definition: Definition, inputs: dict[str, Any], names: Iterable[str
         if len(tensor) > 1:
             tensor[1].copy_(torch.full(tensor[1].shape, _VALUE, device=tensor.device))
         if len(tensor) > 2 and tensor.element_size() > 1:
-            tensor[2].mul_(_LARGE)
+            _enlarge(tensor[2])
+
+
+def _enlarge(row: torch.Tensor) -> None:
+    """_LARGE times as large. A short row of either sign may still hold nothing unusual: then its largest becomes so."""
+    row.mul_(_LARGE)
+    largest = row.abs().amax()
+    if bool((row > 0).any()) and bool((row < 0).any()) and float(largest) < 2 * _LARGE:
+        row.copy_(torch.where(row.abs() == largest, row.sign() * 2 * _LARGE, row))
 
 
 def apply(definition: Definition, draw: Draw, inputs: dict[str, Any]) -> None:

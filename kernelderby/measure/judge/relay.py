@@ -6,6 +6,10 @@ outputs. The worker's stream has the calls enqueued already, each behind a wait 
 one process at a time, so a call can neither begin before its contents are there nor run beside the judge's work, and
 two calls never meet. The time is that of the judge's own events around all of it. What of that is no call is measured
 in the same way, over the same buffers, with a process that holds no solution (the pace).
+
+A call on several streams must not be enqueued ahead: one of its streams waits for another, which waits for the word,
+and a GPU that waits within one process leaves it only when its time slice is over (2 ms; H200, 2026-11-29). Such calls
+are relayed by the host: the worker enqueues each one after its word.
 """
 
 from __future__ import annotations
@@ -114,7 +118,9 @@ class Relay:
         self._exchange, self._made = exchange, Counter[str]()  # of each kind, so that who races gets the same contents
         self._blocks: set[tuple[int, str]] = set()  # executor and kind whose calls wait for their contents on the host
 
-    def relayed(self, pace: Pacemaker, kind: str, margin_us: float, copy_us: float = 0.0) -> Relayed:
+    def relayed(
+        self, pace: Pacemaker, kind: str, margin_us: float, copy_us: float = 0.0, by_host: bool = False
+    ) -> Relayed:
         """Wrong where a compared call is. Failed where the worker ends or is late. copy_us: of the outputs that a
         solution returns, which its worker copies. While the pace is taken its process stands still, and what it has
         launched is waited for: whoever slows the pace would gain. Infinitely unsure where the GPU does not come to
@@ -123,15 +129,15 @@ class Relay:
         with executor.still():
             if not self._comes_to_rest():
                 return Relayed(0.0, math.inf)
-            before = self.us(pace.executor, pace.signals, kind, _FIRST)
+            before = self.us(pace.executor, pace.signals, kind, _FIRST, by_host)
         count = calls_for(margin_us, before)
         drawn = exchange.drawn(f"relay/{kind}/{self._made[kind]}", count, count, COMPARING_SECONDS, ENOUGH_BY_CLOCK)
         left: dict[int, tuple[Left, int, str]] = {}
-        theirs = self.us(executor, exchange.signals, kind, count, dict.fromkeys(drawn), left)
+        theirs = self.us(executor, exchange.signals, kind, count, by_host, dict.fromkeys(drawn), left)
         with executor.still():
             if not self._comes_to_rest():
                 return Relayed(0.0, math.inf)
-            after = self.us(pace.executor, pace.signals, kind, max(count, _FIRST))
+            after = self.us(pace.executor, pace.signals, kind, max(count, _FIRST), by_host)
         compared = ((*left[number], rows) for number, rows in drawn.items())
         exchange.expect_right("after a single call by the judge's clock", compared)
         paced = min(before, after, key=statistics.median)
@@ -152,6 +158,7 @@ class Relay:
         signals: Signals,
         kind: str,
         count: int,
+        by_host: bool = False,
         keeps: Collection[int] = (),
         left: dict[int, tuple[Left, int, str]] | None = None,
     ) -> list[float]:
@@ -172,8 +179,8 @@ class Relay:
                     if left is not None:
                         left[first + number] = found, which, variant
 
-            waits = device.type == "cuda" and (id(executor), kind) not in self._blocks
-            if not executor.relay(kind, calls, drive, signals.release, waits):
+            waits = device.type == "cuda" and not by_host and (id(executor), kind) not in self._blocks
+            if not executor.relay(kind, calls, drive, signals.release, waits, by_host) and not by_host:
                 self._blocks.add((id(executor), kind))
         return times
 

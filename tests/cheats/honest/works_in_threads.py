@@ -4,6 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
+GRAPH = False  # a thread's current stream is not the one that is captured
 pool = ThreadPoolExecutor(2)
 
 
