@@ -27,6 +27,7 @@ from kernelderby.profile.pace import Pace, pace_of
 from kernelderby.profile.perfetto import trace_events
 from kernelderby.profile.sources import open_profile
 from kernelderby.profile.spans import Profile
+from kernelderby.profile.stages.notes import StatedFigure
 from kernelderby.profile.stages.stated import stated_beside
 from kernelderby.profile.stages.walk import INVOCATION, Pipeline, pipeline_of
 from kernelderby.profile.stages.whatif import SPEEDUPS, WhatIfs, whatif
@@ -130,7 +131,8 @@ class ProfileFile:
         found = pipeline_of(
             self.profile, stages, solution, stated_total_ns=stated.total_ns, within=within or INVOCATION
         )
-        return replace(found, warnings=(*found.warnings, *stated.figures(found.invocations)))
+        figures = (StatedFigure(entry, found.invocations) for entry in stated.stated)
+        return replace(found, warnings=(*found.warnings, *figures))
 
     @question("whatif")
     def whatif(

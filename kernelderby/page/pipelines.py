@@ -40,7 +40,7 @@ def shown_pipeline(pipeline: Pipeline, source: str, title: str) -> ShownPipeline
                 six(pipeline.time_ns(row) / cost) if cost else 0.0,
                 row.name in (BETWEEN, NOT_ITEMISED),
                 tuple(map(six, gains.get(row.name, ()))),
-                tuple(map(words, stage_notes(row.notes))),
+                tuple(map(words, stage_notes(row))),
             )
             for row in pipeline.stages
             if row.total_ns

@@ -10,6 +10,7 @@ from kernelderby.errors import DerbyError
 from kernelderby.profile.layers.document import read_document
 from kernelderby.profile.layers.table import layer_table
 from kernelderby.profile.sources import open_profile
+from kernelderby.profile.stages.notes import StatedFigure
 from kernelderby.profile.stages.stated import stated_beside
 from kernelderby.report.profile.notes import told_warnings
 
@@ -124,7 +125,7 @@ def test_the_committed_table_tells_its_finding_without_a_flag(derby):
 
 def test_what_the_published_profile_states_of_the_rest():
     stated = stated_beside(ROOT / "profiles" / "triton_fused_v2_b200.csv")
-    elementwise, copies, waiting = told_warnings(stated.figures(1949))
+    elementwise, copies, waiting = told_warnings(StatedFigure(entry, 1949) for entry in stated.stated)
     assert "25.8 + 18.7 + 15.7 = 60.2 % of the GPU kernel time" in elementwise
     assert "7.6 TB in 2.48 s (3.06 TB/s), 3.9 GB an invocation" in copies
     assert "41.4 s, 72 % of the CUDA API time, which is 57.5 s in all" in waiting

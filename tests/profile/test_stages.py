@@ -34,7 +34,7 @@ def outside(pipeline):
 
 
 def notes(pipeline):
-    return {row.name: stage_notes(row.notes) for row in pipeline.stages if row.notes}
+    return {row.name: stage_notes(row) for row in pipeline.stages if row.notes}
 
 
 def assert_adds_up(pipeline, profile):
@@ -68,7 +68,7 @@ def test_a_summary_cannot_tell_them_apart():
     assert totals(pipeline) == {"K1": (3, 30), "K3 / K5": (6, 1800), "K4": (3, 90), "K6": (3, 60)}
     assert pipeline.invocations == 3 and pipeline.span_ns is None
     [merged] = [row for row in pipeline.stages if row.is_merged]
-    assert "not separable" in stage_notes(merged.notes)[0] and len(stage_notes(merged.notes)) == 1
+    assert "not separable" in stage_notes(merged)[0] and len(stage_notes(merged)) == 1
     assert_adds_up(pipeline, profile)
 
 

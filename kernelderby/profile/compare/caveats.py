@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum, auto
 from fractions import Fraction
 from typing import Literal
+
+from msgspec import Struct
 
 from kernelderby.profile.stages.notes import PipelineWarning
 
@@ -19,62 +20,54 @@ class Caveat(Enum):
     ONLY_SUMS = auto()  # role and launches are the same, the order is unknown
 
 
-@dataclass(frozen=True, slots=True)
-class OfProfile:
+class OfProfile(Struct, frozen=True):
     """A warning of one profile that the other one does not have."""
 
     letter: Letter
     warning: PipelineWarning
 
 
-@dataclass(frozen=True, slots=True)
-class Overlapping:
-    """Kernels of this profile overlap. row: stage or kernel. by_added: both profiles have events, so added times are
-    compared; otherwise durations."""
+class Overlapping(Struct, frozen=True):
+    """Kernels of this profile overlap. by_added: both profiles have events, so added times are compared; otherwise
+    durations."""
 
     path: str
-    row: str
+    row: Literal["stage", "kernel"]
     by_added: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Longer:
+class Longer(Struct, frozen=True):
     """Most kernels ran `times` as often in this profile, so its times are divided by that."""
 
     letter: Letter
     times: Fraction
 
 
-@dataclass(frozen=True, slots=True)
-class WholeGraphs:
+class WholeGraphs(Struct, frozen=True):
     """CUDA graphs of each profile that were recorded without their kernels."""
 
     before: int
     after: int
 
 
-@dataclass(frozen=True, slots=True)
-class OtherClock:
+class OtherClock(Struct, frozen=True):
     """Most kernels take `factor` times as long in B."""
 
     factor: float
 
 
-@dataclass(frozen=True, slots=True)
-class NoSteps:
+class NoSteps(Struct, frozen=True):
     letter: Letter
 
 
-@dataclass(frozen=True, slots=True)
-class OnlyKinds:
+class OnlyKinds(Struct, frozen=True):
     """Kinds of steps that only this profile has, with the number of steps."""
 
     letter: Letter
     kinds: tuple[tuple[str, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class WarmUp:
+class WarmUp(Struct, frozen=True):
     """The first steps of this kind took longer than the rest and are left out."""
 
     letter: Letter
@@ -82,8 +75,7 @@ class WarmUp:
     steps: int
 
 
-@dataclass(frozen=True, slots=True)
-class OtherLaunches:
+class OtherLaunches(Struct, frozen=True):
     """Operations in the median step of a kind."""
 
     kind: str
@@ -91,28 +83,24 @@ class OtherLaunches:
     after: float
 
 
-@dataclass(frozen=True, slots=True)
-class ReplaysGraphs:
+class ReplaysGraphs(Struct, frozen=True):
     """Only this profile replays CUDA graphs."""
 
     letter: Letter
 
 
-@dataclass(frozen=True, slots=True)
-class FewNeighbours:
+class FewNeighbours(Struct, frozen=True):
     """share: of a kernel's places, those with the same neighbours in both profiles."""
 
     share: float
 
 
-@dataclass(frozen=True, slots=True)
-class OtherDuration:
+class OtherDuration(Struct, frozen=True):
     """A launch takes `factor` times as long or short, and its neighbours changed too."""
 
     factor: float
 
 
-Doubt = Caveat | FewNeighbours | OtherDuration  # why two names may be two kernels
 FirstWarning = OtherClock | NoSteps | OnlyKinds | WarmUp | OtherLaunches | ReplaysGraphs  # comes before any number
+Doubt = Caveat | FewNeighbours | OtherDuration  # why two names may be two kernels
 ComparisonWarning = PipelineWarning | Caveat | OfProfile | Overlapping | Longer
-NotComparable = Caveat | WholeGraphs

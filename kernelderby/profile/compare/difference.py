@@ -16,14 +16,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from kernelderby.profile.compare.caveats import (
-    ComparisonWarning,
-    Doubt,
-    FirstWarning,
-    NotComparable,
-    OfProfile,
-    OtherClock,
-)
+from kernelderby.profile.compare import caveats
 from kernelderby.profile.stages.notes import PipelineWarning
 from kernelderby.statistics.rank_test import FEWEST, holm, mann_whitney
 
@@ -80,7 +73,7 @@ class Difference:
     expected: float | None = None
     chance: float | None = None
     drift: float = 0.0
-    possible: Doubt | None = None
+    possible: caveats.Doubt | None = None
     comparable: bool = True
 
     @property
@@ -159,9 +152,9 @@ class Comparison:
     before_ns: float
     after_ns: float
     changes: tuple[Difference, ...]
-    warnings: tuple[ComparisonWarning, ...] = ()
-    said_first: tuple[FirstWarning, ...] = ()
-    not_comparable: NotComparable | None = None
+    warnings: tuple[caveats.ComparisonWarning, ...] = ()
+    said_first: tuple[caveats.FirstWarning, ...] = ()
+    not_comparable: caveats.Caveat | caveats.WholeGraphs | None = None
     steps: tuple[StepComparison, ...] = ()
     kind: str = ""
     steps_by: tuple[str, str] = ("", "")
@@ -244,23 +237,23 @@ def ordered(changes: Iterable[Difference]) -> tuple[Difference, ...]:
     return tuple(sorted(rows, key=lambda row: (-abs(row.change_ns), row.name)))
 
 
-def clock_of(changes: Iterable[Difference]) -> OtherClock | None:
+def clock_of(changes: Iterable[Difference]) -> caveats.OtherClock | None:
     """If the times of nearly all kernels changed by the same factor, as they do at another clock."""
     rows = [(row.launch_ratio, row.before_ns) for row in changes if row.launch_ratio and row.before_ns]
     total = sum(time for _, time in rows)
     for factor, _ in sorted(rows, key=lambda row: -row[1])[:_LARGEST]:
         alike = [time for ratio, time in rows if abs(ratio - factor) <= _ALIKE * factor]
         if abs(factor - 1) > SAME and len(alike) >= _LARGEST and sum(alike) >= _MOST_TIME * total:
-            return OtherClock(factor)
+            return caveats.OtherClock(factor)
     return None
 
 
-def lettered(before: Iterable[PipelineWarning], after: Iterable[PipelineWarning]) -> list[ComparisonWarning]:
+def lettered(before: Iterable[PipelineWarning], after: Iterable[PipelineWarning]) -> list[caveats.ComparisonWarning]:
     """The warnings of both profiles: a shared one once, any other with the letter of its profile."""
     one, other = dict.fromkeys(before), dict.fromkeys(after)
     both = [warning for warning in one if warning in other]
     return [
         *both,
-        *(OfProfile("A", warning) for warning in one if warning not in other),
-        *(OfProfile("B", warning) for warning in other if warning not in one),
+        *(caveats.OfProfile("A", warning) for warning in one if warning not in other),
+        *(caveats.OfProfile("B", warning) for warning in other if warning not in one),
     ]

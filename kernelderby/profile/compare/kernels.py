@@ -9,7 +9,7 @@ from fractions import Fraction
 from pathlib import Path
 
 from kernelderby.errors import DerbyError
-from kernelderby.profile.compare.caveats import Caveat, Doubt, FirstWarning, Longer, NotComparable, Overlapping
+from kernelderby.profile.compare import caveats
 from kernelderby.profile.compare.difference import (
     SAME,
     Comparison,
@@ -100,9 +100,9 @@ def _compared(
     ]
     by_added = bool(overlapped) and before.has_events and after.has_events
     left, right = (kernels.added if by_added else kernels.durations for kernels in rows)
-    warnings += [Overlapping(str(profile.path), "kernel", by_added) for profile in overlapped]
-    said: list[FirstWarning] = list(pair.said_first)
-    why: NotComparable | None = whole_graphs(before, after)
+    warnings += [caveats.Overlapping(str(profile.path), "kernel", by_added) for profile in overlapped]
+    said: list[caveats.FirstWarning] = list(pair.said_first)
+    why: caveats.Caveat | caveats.WholeGraphs | None = whole_graphs(before, after)
     is_complete = why is None
     if kind is not None:
         divisors: tuple[Fraction | int, Fraction | int] = steps
@@ -110,11 +110,11 @@ def _compared(
         longer, known = _repetitions(left, right)
         divisors = (1, longer) if longer > 1 else (1 / longer, 1)
         if longer != 1:
-            warnings.append(Longer("B", longer) if longer > 1 else Longer("A", 1 / longer))
+            warnings.append(caveats.Longer("B", longer) if longer > 1 else caveats.Longer("A", 1 / longer))
         elif not known:
-            why = why or Caveat.NO_COMMON_LENGTH
+            why = why or caveats.Caveat.NO_COMMON_LENGTH
     longer_by = float(divisors[1]) / float(divisors[0])
-    possible: dict[str, Doubt | None] = {}
+    possible: dict[str, caveats.Doubt | None] = {}
     for each in _renamed(left, right, rows, longer_by):
         name = each.before + ARROW + each.after
         left[name], right[name] = left.pop(each.before), right.pop(each.after)

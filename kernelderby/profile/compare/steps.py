@@ -8,16 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
-from kernelderby.profile.compare.caveats import (
-    FirstWarning,
-    Letter,
-    NoSteps,
-    OnlyKinds,
-    OtherLaunches,
-    ReplaysGraphs,
-    WarmUp,
-    WholeGraphs,
-)
+from kernelderby.profile.compare import caveats
 from kernelderby.profile.compare.difference import SAME, Difference, StepComparison, chance_and_drift, corrected
 from kernelderby.profile.spans import Profile
 from kernelderby.profile.steps.find import ProfileStep, ProfileSteps, replays_graphs
@@ -40,32 +31,32 @@ class StepPair:
     kind: the kind with most time in both; None if no steps can be aligned."""
 
     comparisons: tuple[StepComparison, ...]
-    said_first: tuple[FirstWarning, ...]
+    said_first: tuple[caveats.FirstWarning, ...]
     kind: str | None
 
 
 def compare_steps(before: ProfileSteps, after: ProfileSteps) -> StepPair:
     """Aligns steps by kind. If a profile has no steps, both are compared as a whole."""
-    said: list[FirstWarning] = []
-    sides: tuple[tuple[Letter, ProfileSteps, ProfileSteps], ...] = (("A", before, after), ("B", after, before))
+    said: list[caveats.FirstWarning] = []
+    sides: tuple[tuple[caveats.Letter, ProfileSteps, ProfileSteps], ...] = (("A", before, after), ("B", after, before))
     if not before.steps or not after.steps:
         return StepPair((), (), None)
     if not (before.how and after.how):
-        said += [NoSteps(letter) for letter, one, other in sides if other.how and not one.how]
+        said += [caveats.NoSteps(letter) for letter, one, other in sides if other.how and not one.how]
         whole = _compared("", before.steps, after.steps)
         return StepPair((whole,), (*said, *_replays(before, after)), None)
     shared = [title for title in before.titles if title in after.titles]
     for letter, one, other in sides:
         if alone := tuple((title, len(one.of(title))) for title in one.titles if title not in other.titles):
-            said.append(OnlyKinds(letter, alone))
+            said.append(caveats.OnlyKinds(letter, alone))
     found = [_compared(title, before.of(title), after.of(title)) for title in shared]
     for each in found:
         one_count, other_count = each.before_operations, each.after_operations
         if abs(one_count - other_count) > SAME * max(one_count, other_count):
-            said.append(OtherLaunches(each.title, one_count, other_count))
+            said.append(caveats.OtherLaunches(each.title, one_count, other_count))
         for letter, side, _ in sides:
             if warm := warm_up([step for step in side.of(each.title) if not step.is_last]):
-                said.append(WarmUp(letter, each.title, len(warm)))
+                said.append(caveats.WarmUp(letter, each.title, len(warm)))
     said += _replays(before, after)
     found.sort(key=lambda each: -min(sum(step.wall_ns for step in side.of(each.title)) for side in (before, after)))
     return StepPair(tuple(found), tuple(said), found[0].title if found else None)
@@ -137,13 +128,13 @@ def _one_by_one(steps: Sequence[ProfileStep], values: Sequence[int]) -> array[in
     )
 
 
-def _replays(before: ProfileSteps, after: ProfileSteps) -> list[FirstWarning]:
+def _replays(before: ProfileSteps, after: ProfileSteps) -> list[caveats.FirstWarning]:
     one, other = replays_graphs(before), replays_graphs(after)
-    return [] if one == other else [ReplaysGraphs("A" if one else "B")]
+    return [] if one == other else [caveats.ReplaysGraphs("A" if one else "B")]
 
 
-def whole_graphs(before: Profile, after: Profile) -> WholeGraphs | None:
+def whole_graphs(before: Profile, after: Profile) -> caveats.WholeGraphs | None:
     """Why the kernels' sums mean nothing: a recording lacks the kernels of its graphs. None if both are complete."""
     if not (before.whole_graphs or after.whole_graphs):
         return None
-    return WholeGraphs(before.whole_graphs, after.whole_graphs)
+    return caveats.WholeGraphs(before.whole_graphs, after.whole_graphs)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum, auto
 
-from kernelderby.profile.stages.stated import StatedFigure
+from msgspec import Struct
+
+from kernelderby.profile.stages.stated import StatedEntry
 
 
 class InvocationSource(Enum):
@@ -15,39 +16,29 @@ class InvocationSource(Enum):
     NO_STAGE = auto()  # no stage occurs
 
 
-@dataclass(frozen=True, slots=True)
-class InvocationsFrom:
-    """agreeing: of so many `patterns`; only with PATTERNS."""
-
+class InvocationsFrom(Struct, frozen=True):
     source: InvocationSource
-    agreeing: int = 0
+    agreeing: int = 0  # of so many patterns, if these give the count
     patterns: int = 0
 
 
-# Notes of one stage.
+class SharedName(Struct, frozen=True):
+    """The row's stages share a kernel name, and a summary has no order."""
 
 
-@dataclass(frozen=True, slots=True)
-class SharedName:
-    """The stages of one row share a kernel name, and a summary has no order."""
-
-
-@dataclass(frozen=True, slots=True)
-class MissingSometimes:
+class MissingSometimes(Struct, frozen=True):
     missing: int
     invocations: int
 
 
-@dataclass(frozen=True, slots=True)
-class KernelsVary:
+class KernelsVary(Struct, frozen=True):
     """Numbers of kernels of an invocation."""
 
     fewest: int
     most: int
 
 
-@dataclass(frozen=True, slots=True)
-class UnevenCount:
+class UnevenCount(Struct, frozen=True):
     """The number of kernels is not `each` times the invocations."""
 
     instances: int
@@ -55,57 +46,49 @@ class UnevenCount:
     invocations: int
 
 
-@dataclass(frozen=True, slots=True)
-class TakingTurns:
+class TakingTurns(Struct, frozen=True):
     """Several kernels (one tile size or another) of which none runs in every invocation."""
 
     instances: tuple[int, ...]
 
 
-StageNote = SharedName | MissingSometimes | KernelsVary | UnevenCount | TakingTurns
+StageNote = SharedName | MissingSometimes | KernelsVary | UnevenCount | TakingTurns  # of one row
 
 
-# Warnings about the whole pipeline.
-
-
-@dataclass(frozen=True, slots=True)
-class AmbiguousKernel:
-    """A kernel that fits stages with different patterns. counted: the stages that get it."""
-
+class AmbiguousKernel(Struct, frozen=True):
     name: str
-    counted: tuple[str, ...]
+    counted: tuple[str, ...]  # the stages that get it; the others' patterns fit too
     others: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class UnmatchedStage:
-    """nvtx: its range; None without one."""
-
+class UnmatchedStage(Struct, frozen=True):
     stage: str
     nvtx: str | None
     patterns: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class CutKernels:
+class CutKernels(Struct, frozen=True):
     """stages: (name, kernels that start in the nanosecond of another's end, all kernels)."""
 
     stages: tuple[tuple[str, int, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class MoreThanStated:
+class MoreThanStated(Struct, frozen=True):
     path: str
     itemised_ns: float
     stated_ns: float
 
 
-@dataclass(frozen=True, slots=True)
-class GlueOutside:
+class GlueOutside(Struct, frozen=True):
     """A summary cannot tell the kernels of this stage from those of the harness."""
 
     stage: str
 
 
-# A string comes from the reader of the file.
+class StatedFigure(Struct, frozen=True):
+    entry: StatedEntry
+    invocations: int | None
+
+
+# Of the whole pipeline; a string comes from the reader of the file.
 PipelineWarning = str | AmbiguousKernel | UnmatchedStage | CutKernels | MoreThanStated | GlueOutside | StatedFigure

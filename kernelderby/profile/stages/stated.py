@@ -14,7 +14,6 @@ seconds = 2.48
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from msgspec import Struct
@@ -40,17 +39,6 @@ class Stated(Struct):
     @property
     def total_ns(self) -> float | None:
         return None if self.pipeline_total_ms is None else self.pipeline_total_ms * 1e6
-
-    def figures(self, invocations: int | None) -> list[StatedFigure]:
-        return [StatedFigure(entry, invocations) for entry in self.stated]
-
-
-@dataclass(frozen=True, slots=True)
-class StatedFigure:
-    """invocations: of the table's pipeline; None if unknown."""
-
-    entry: StatedEntry
-    invocations: int | None
 
 
 def stated_beside(path: Path) -> Stated:

@@ -15,21 +15,9 @@ from typing import Any
 from kernelderby.errors import DerbyError
 from kernelderby.profile.names import expression
 from kernelderby.profile.spans import Profile, is_waiting
+from kernelderby.profile.stages import notes as noted
 from kernelderby.profile.stages.match import StageMatcher
-from kernelderby.profile.stages.notes import (
-    CutKernels,
-    GlueOutside,
-    InvocationsFrom,
-    InvocationSource,
-    KernelsVary,
-    MissingSometimes,
-    MoreThanStated,
-    PipelineWarning,
-    SharedName,
-    StageNote,
-    TakingTurns,
-    UnevenCount,
-)
+from kernelderby.profile.stages.notes import InvocationsFrom, InvocationSource, PipelineWarning, StageNote
 from kernelderby.profile.stages.outside import UNATTRIBUTED, kind_of, purpose
 from kernelderby.profile.stages.pipeline import Tally, Walked, Walker, split_sums
 from kernelderby.profile.timeline import Timeline, TimelineBuilder
@@ -183,7 +171,7 @@ def pipeline_of(
     if stated_total_ns is not None and stated_total_ns > itemised_ns:
         rows.append(StageRow(NOT_ITEMISED, "rest of the stated total", (), 0, stated_total_ns - itemised_ns))
     elif stated_total_ns is not None:
-        warnings.append(MoreThanStated(str(profile.path), itemised_ns, stated_total_ns))
+        warnings.append(noted.MoreThanStated(str(profile.path), itemised_ns, stated_total_ns))
     pipeline_ns = sum(row.total_ns for row in rows)
     outside = _outside_rows(walked)
     if not profile.has_events:
@@ -297,16 +285,16 @@ def _invocations(matcher: StageMatcher, walked: Walked, has_events: bool) -> tup
 
 def _noted(row: StageRow, matcher: StageMatcher, walked: Walked, invocations: int | None) -> StageRow:
     """The row with notes about irregular counts."""
-    notes: list[StageNote] = [SharedName()] if row.is_merged else []
+    notes: list[StageNote] = [noted.SharedName()] if row.is_merged else []
     if row.instances and invocations:
         index = next((i for i, stage in enumerate(matcher.stages) if stage.name == row.name), None)
         spread = walked.per_invocation.get(index) if index is not None else None
         if not spread:
             notes += _about_count(row, invocations)
         elif missing := invocations - spread.total():
-            notes.append(MissingSometimes(missing, invocations))
+            notes.append(noted.MissingSometimes(missing, invocations))
         if spread and len(spread) > 1:
-            notes.append(KernelsVary(min(spread), max(spread)))
+            notes.append(noted.KernelsVary(min(spread), max(spread)))
     return replace(row, notes=tuple(notes))
 
 
@@ -317,10 +305,10 @@ def _about_count(row: StageRow, invocations: int) -> list[StageNote]:
     notes: list[StageNote] = []
     each = max(1, round(row.instances / invocations))
     if row.instances != each * invocations:
-        notes.append(UnevenCount(row.instances, each, invocations))
+        notes.append(noted.UnevenCount(row.instances, each, invocations))
     uneven = tuple(kernel.instances for kernel in row.kernels if kernel.instances % invocations)
     if len(uneven) > 1:
-        notes.append(TakingTurns(uneven))
+        notes.append(noted.TakingTurns(uneven))
     return notes
 
 
@@ -332,7 +320,7 @@ def _outside_rows(walked: Walked) -> tuple[OutsideRow, ...]:
     return tuple(sorted(rows, key=lambda row: (row.kind == UNATTRIBUTED, -row.total_ns)))
 
 
-def _cuts(matcher: StageMatcher, walked: Walked) -> list[CutKernels]:
+def _cuts(matcher: StageMatcher, walked: Walked) -> list[noted.CutKernels]:
     """The kernels that nsys cut: it ends a kernel at the start of the next one of its stream, even if the two
     overlap."""
     cut = []
@@ -340,12 +328,12 @@ def _cuts(matcher: StageMatcher, walked: Walked) -> list[CutKernels]:
         instances = sum(tally.instances for tally in walked.by_stage.get(stage, {}).values())
         if count >= CUT and 2 * count >= instances:
             cut.append((matcher.stages[stage].name, count, instances))
-    return [CutKernels(tuple(cut))] if cut else []
+    return [noted.CutKernels(tuple(cut))] if cut else []
 
 
-def _glue_outside(matcher: StageMatcher, names: list[str]) -> list[GlueOutside]:
+def _glue_outside(matcher: StageMatcher, names: list[str]) -> list[noted.GlueOutside]:
     return [
-        GlueOutside(matcher.stages[index].name)
+        noted.GlueOutside(matcher.stages[index].name)
         for index in sorted(matcher.glue)
         if any(index in matcher.candidates(name) for name in names)
     ]

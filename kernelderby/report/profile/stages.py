@@ -166,7 +166,7 @@ def _outside_line(pipeline: Pipeline, row: OutsideRow) -> Row:
 
 
 def _notes(pipeline: Pipeline) -> tuple[str, ...]:
-    notes = [f"{row.name}: {note}" for row in pipeline.stages for note in stage_notes(row.notes)]
+    notes = [f"{row.name}: {note}" for row in pipeline.stages for note in stage_notes(row)]
     if any(row.name == BETWEEN for row in pipeline.stages):
         notes.append(f"{BETWEEN}: kernels inside invocations that no stage lists")
     return (*notes, *told_warnings(pipeline.warnings))
