@@ -4,19 +4,8 @@ from __future__ import annotations
 
 from textwrap import shorten
 
-from kernelderby.rows.certified import (
-    CertificateWritten,
-    Certified,
-    CertifyFinding,
-    CertifyOutcome,
-    CodeDifference,
-    CodePart,
-    LaunchDifference,
-    LaunchesContradicted,
-    OtherCompiler,
-    OtherHash,
-    SideContradicted,
-)
+from kernelderby.rows import certified
+from kernelderby.rows.certified import CertifyOutcome, CodeDifference, CodePart
 from kernelderby.store.counts import counted
 
 _OUTCOMES = {
@@ -26,7 +15,7 @@ _OUTCOMES = {
     CertifyOutcome.NO_CUDA: "nothing to certify: it compiles no CUDA with nvcc",
     CertifyOutcome.CONFIRMED: "what a build gives",
     CertifyOutcome.CONFIRMED_UNBUILT: "nothing to build, the same Python",
-    CertifyOutcome.OTHER_SOURCES: ("code: the sources that nvcc takes, or the Python, are not the same; make it again"),
+    CertifyOutcome.OTHER_SOURCES: "code: the sources that nvcc takes, or the Python, are not the same; make it again",
 }
 _PARTS = {
     CodePart.ARCHITECTURE: "architecture: {former} and {present}",
@@ -41,7 +30,7 @@ _PARTS = {
 }
 
 
-def certified_lines(found: Certified) -> list[str]:
+def certified_lines(found: certified.Certified) -> list[str]:
     lines = [_line(each, found.solution) for each in found.findings]
     if found.certificate:
         return [f"{found.certificate}: {line}" for line in lines]
@@ -50,7 +39,7 @@ def certified_lines(found: Certified) -> list[str]:
     return lines
 
 
-def _line(finding: CertifyFinding, solution: str) -> str:
+def _line(finding: certified.CertifyFinding, solution: str) -> str:
     match finding:
         case str():
             return finding
@@ -58,21 +47,21 @@ def _line(finding: CertifyFinding, solution: str) -> str:
             return _OUTCOMES[finding].format(solution=solution)
         case CodeDifference(part, name, former, present):
             return _PARTS[part].format(name=name, former=former, present=present)
-        case CertificateWritten(path, kernels, has_other_host, reason):
+        case certified.CertificateWritten(path, kernels, has_other_host, reason):
             what = "the same kernels, other host code" if has_other_host else "the same machine code"
             built = "nothing to build" if kernels is None else counted(kernels, "kernel")
             return f"{f'{reason}: ' if reason else ''}{what} ({built}): wrote {path}"
-        case LaunchDifference(uuid, gpu, former, present):
+        case certified.LaunchDifference(uuid, gpu, former, present):
             return f"{uuid[:8]} on {gpu}: {_first_line(former)} | {_first_line(present)}"
-        case SideContradicted(side, str() as message):
+        case certified.SideContradicted(side, str() as message):
             return f"{side}: {message}"
-        case SideContradicted(side, difference):
+        case certified.SideContradicted(side, difference):
             return f"{side}: {_line(difference, solution)}; make it again"
-        case OtherCompiler(certified, here):
-            return f"code.compiler: is {certified}, here is {here}; check it with that one"
-        case OtherHash(field, revision, found):
+        case certified.OtherCompiler(former, here):
+            return f"code.compiler: is {former}, here is {here}; check it with that one"
+        case certified.OtherHash(field, revision, found):
             return f"before.{field}: at {revision[:10]} it is {found}; make it again"
-        case LaunchesContradicted(uuid):
+        case certified.LaunchesContradicted(uuid):
             return f"launches.{uuid}: is not what a call launches there; make it again"
 
 

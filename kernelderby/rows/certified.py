@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum, auto
+
+from msgspec import Struct
 
 
 class CodePart(Enum):
@@ -18,8 +19,7 @@ class CodePart(Enum):
     PYTHON = auto()
 
 
-@dataclass(frozen=True, slots=True)
-class CodeDifference:
+class CodeDifference(Struct, frozen=True):
     """name: of the kernel or library. former, present: only of architecture and compiler."""
 
     part: CodePart
@@ -40,8 +40,7 @@ class CertifyOutcome(Enum):
     OTHER_SOURCES = auto()  # nvcc's sources or the Python differ from the certificate's
 
 
-@dataclass(frozen=True, slots=True)
-class CertificateWritten:
+class CertificateWritten(Struct, frozen=True):
     """kernels: None if there was nothing to build. reason: of a comparison of launches."""
 
     path: str
@@ -50,8 +49,7 @@ class CertificateWritten:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchDifference:
+class LaunchDifference(Struct, frozen=True):
     """Launches on one workload of both versions; a string says why there are none."""
 
     uuid: str
@@ -60,22 +58,19 @@ class LaunchDifference:
     present: list[str] | str
 
 
-@dataclass(frozen=True, slots=True)
-class SideContradicted:
+class SideContradicted(Struct, frozen=True):
     """side: before or after. found: the difference, or why the build failed."""
 
     side: str
     found: CodeDifference | str
 
 
-@dataclass(frozen=True, slots=True)
-class OtherCompiler:
+class OtherCompiler(Struct, frozen=True):
     certified: str
     here: str
 
 
-@dataclass(frozen=True, slots=True)
-class OtherHash:
+class OtherHash(Struct, frozen=True):
     """The former version has this hash at the revision that the certificate names."""
 
     field: str
@@ -83,8 +78,7 @@ class OtherHash:
     found: str
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchesContradicted:
+class LaunchesContradicted(Struct, frozen=True):
     uuid: str
 
 
@@ -92,8 +86,7 @@ Contradiction = CertifyOutcome | SideContradicted | OtherCompiler | OtherHash | 
 CertifyFinding = Contradiction | CodeDifference | CertificateWritten | LaunchDifference | str  # str: why a build failed
 
 
-@dataclass(frozen=True, slots=True)
-class Certified:
+class Certified(Struct, frozen=True):
     """The result for one solution. is_same: nothing contradicts the certificate. certificate: the checked one, such as
     FILE: certificates[0]. revision: of the former version, if its instructions can be compared."""
 

@@ -45,18 +45,8 @@ from kernelderby.measure.judge.fenced import Ask, fenced
 from kernelderby.measure.machine.commit import at_revision, has_revision, revision_of
 from kernelderby.measure.wire.process import interruptible
 from kernelderby.measure.wire.replies import LaunchesSeen
-from kernelderby.rows.certified import (
-    CertificateWritten,
-    Certified,
-    CertifyOutcome,
-    CodeDifference,
-    Contradiction,
-    LaunchDifference,
-    LaunchesContradicted,
-    OtherCompiler,
-    OtherHash,
-    SideContradicted,
-)
+from kernelderby.rows import certified
+from kernelderby.rows.certified import Certified, CertifyOutcome, Contradiction, LaunchDifference
 from kernelderby.store.counts import counted
 from kernelderby.store.files import write_whole
 
@@ -208,7 +198,7 @@ def _contradictions(root: Path, catalog: Catalog, now: Solution, certificate: Ce
             for field in ("hash", "text_hash"):
                 found = getattr(then, field)
                 if found != getattr(certificate.before, field):
-                    yield OtherHash(field, certificate.before.revision, found)
+                    yield certified.OtherHash(field, certificate.before.revision, found)
                     return
             if certificate.code.kernels:
                 built = _built(catalog, then, former.root, certificate.code.form)
@@ -220,18 +210,18 @@ def _contradictions(root: Path, catalog: Catalog, now: Solution, certificate: Ce
                     yield CertifyOutcome.OTHER_SOURCES
             if certificate.launches is not None and now.hash == certificate.after.hash:
                 for uuid in _other_launches(former.root, catalog, then, now, certificate.launches):
-                    yield LaunchesContradicted(uuid)
+                    yield certified.LaunchesContradicted(uuid)
 
 
 def _unlike(certificate: Certificate, name: str, found: MachineCode | str) -> Iterator[Contradiction]:
     """name: before or after."""
     if isinstance(found, str):
-        yield SideContradicted(name, found)
+        yield certified.SideContradicted(name, found)
     elif found.compiler != certificate.code.compiler:
-        yield OtherCompiler(certificate.code.compiler, found.compiler)
+        yield certified.OtherCompiler(certificate.code.compiler, found.compiler)
     else:
         told = certificate.code_of(getattr(certificate, name))
-        yield from (SideContradicted(name, each) for each in differences(told, found))
+        yield from (certified.SideContradicted(name, each) for each in differences(told, found))
 
 
 def _other_launches(former: Path, catalog: Catalog, then: Solution, now: Solution, told: dict[str, str]) -> list[str]:
@@ -272,7 +262,7 @@ def _judge(
     former: MachineCode | str,
     present: MachineCode | str,
     host_change: str | None,
-) -> Certificate | list[CodeDifference | str]:
+) -> Certificate | list[certified.CodeDifference | str]:
     """The certificate, or why there is none."""
     if isinstance(former, str) or isinstance(present, str):
         return [former if isinstance(former, str) else str(present)]
@@ -286,13 +276,13 @@ def _judge(
     return Certificate(*versions, present, datetime.now(UTC).date().isoformat(), change)
 
 
-def _write(root: Path, name: str, certificate: Certificate, reason: str = "") -> CertificateWritten:
+def _write(root: Path, name: str, certificate: Certificate, reason: str = "") -> certified.CertificateWritten:
     path = certificates_path(root, name)
     others = [each for each in read_certificates(path) if each.before.hash != certificate.before.hash]
     data = msgspec.json.encode(Certificates((*others, certificate)))
     write_whole(path, msgspec.json.format(data, indent=1) + b"\n")
     kernels = None if certificate.code.compiler == UNBUILT else len(certificate.code.kernels)
-    return CertificateWritten(str(path), kernels, certificate.host_change is not None, reason)
+    return certified.CertificateWritten(str(path), kernels, certificate.host_change is not None, reason)
 
 
 def _build_all(catalog: Catalog, jobs: Iterable[tuple[Path, Solution]]) -> dict[str, MachineCode | str]:
