@@ -248,7 +248,7 @@ assert out.isfinite().all()
 @pytest.mark.parametrize("seq_len", [8, 20])  # on either side of the limit up to which the first GEMM routes for itself
 @pytest.mark.parametrize("tool, flags", [("memcheck", ""), ("racecheck", "-DDERBY_RACECHECK")])
 def test_under_compute_sanitizer(module, weights, tmp_path, seq_len, tool, flags):
-    """Racecheck with a build of its own, see common.cuh."""
+    """Racecheck with a build of its own, see experts_parts.cuh."""
     sanitizer = shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path="/usr/local/cuda/bin")
     if sanitizer is None:
         pytest.skip("no compute-sanitizer on the PATH or in /usr/local/cuda/bin")

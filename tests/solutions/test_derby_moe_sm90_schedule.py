@@ -5,7 +5,6 @@ The kernels need a Hopper GPU; this arithmetic does not.
 
 import ctypes
 import itertools
-import math
 import random
 import shutil
 import subprocess
@@ -16,30 +15,21 @@ from moe_cases import ROOT
 
 COMMON = ROOT / "solutions" / "kernelderby" / "common"
 FOLDER = ROOT / "solutions" / "kernelderby" / "moe" / DEFINITION / "derby_moe_sm90"
-GEMMS = [(56, 16), (16, 28)]  # k blocks of a tile, blocks of 256 (2 x 128) weight rows
+TILES_N = [16, 28]  # blocks of 256 (2 x 128) weight rows, of the first GEMM and of the second
 VARIANTS = [(16, 1), (64, 1), (64, 2), (128, 2)]  # most pairs a tile, CTAs a cluster
 
 HOST = r"""
-#include "schedule.cuh"
+#include "experts_schedule.cuh"
 using namespace derby;
-extern "C" void share(int worker, int workers, int tiles, int k_blocks, int split_all, int* out) {
-    const Share s = share_work(worker, workers, tiles, k_blocks, split_all);
-    const int values[6] = {s.visits, s.whole, s.split_from, s.begin, s.end, s.stretch};
-    for (int i = 0; i < 6; ++i) out[i] = values[i];
+extern "C" int tiles(int count, int most, int tiles_n, int cluster) {
+    return tiles_of(blocks_of(count, most), tiles_n, cluster);
 }
-extern "C" void visit(const int* in, int index, int worker, int workers, int k_blocks, int* out) {
-    const Share s = {in[0], in[1], in[2], in[3], in[4], in[5]};
-    const Visit v = visit_at(s, index, worker, workers, k_blocks);
-    out[0] = v.tile, out[1] = v.k_begin, out[2] = v.k_end;
-}
-extern "C" void place(int tile, int tiles_n, const int* count, const int* block_start, const int* row_start, int rank,
+extern "C" void place(int tile, int tiles_n, int most_rows, const int* tile_start, const int* row_start, int rank,
                       int cluster, int* out) {
-    const Tile p = locate(tile, tiles_n, count, block_start, row_start, rank, cluster);
-    const int values[6] = {p.expert, p.block_n, p.first_slot, p.rows, p.first_row, p.same_weights};
-    for (int i = 0; i < 6; ++i) out[i] = values[i];
+    const Place p = locate_in_slab<32>(tile, 0, tiles_n, most_rows, tile_start, row_start, rank, cluster, 0, false);
+    const int values[5] = {p.expert, p.block_n, p.rows, p.first_row, p.same_weights};
+    for (int i = 0; i < 5; ++i) out[i] = values[i];
 }
-extern "C" int first(int in_split, int stretch, int k_blocks) { return first_piece(in_split, stretch, k_blocks); }
-extern "C" int last(int in_split, int stretch, int k_blocks) { return last_piece(in_split, stretch, k_blocks); }
 """
 
 
@@ -77,50 +67,6 @@ def numbers(function, size, *arguments):
     return list(out)
 
 
-def tile_counts():
-    return [0, 1, 3, 16, 31, 32, 33, 56, 65, 66, 67, 131, 132, 133, 200, 263, 264, 265, 500, 2720]
-
-
-@pytest.mark.parametrize("k_blocks", [56, 16])
-@pytest.mark.parametrize("workers", [66, 132, 2])
-@pytest.mark.parametrize("split_all", [0, 1])
-def test_every_k_block_of_every_tile_is_done_once(schedule, k_blocks, workers, split_all):
-    for tiles in tile_counts():
-        done = [0] * (tiles * k_blocks)
-        for worker in range(workers):
-            share = numbers(schedule.share, 6, worker, workers, tiles, k_blocks, split_all)
-            packed = (ctypes.c_int * 6)(*share)
-            for index in range(share[0]):
-                tile, begin, end = numbers(schedule.visit, 3, packed, index, worker, workers, k_blocks)
-                assert 0 <= begin < end <= k_blocks
-                for k in range(begin, end):
-                    done[tile * k_blocks + k] += 1
-        assert all(times == 1 for times in done), (tiles, workers)
-
-
-@pytest.mark.parametrize("k_blocks", [56, 16])
-@pytest.mark.parametrize("workers", [66, 132, 2])
-@pytest.mark.parametrize("split_all", [0, 1])
-def test_pieces_of_split_tiles_meet(schedule, k_blocks, workers, split_all):
-    """The workers that have a piece of a tile are those that the tile expects. The one with its beginning collects,
-    as its last work; the others deliver, as the first of their stretches, so that nobody waits in a circle."""
-    for tiles in tile_counts():
-        owners, stretch = {}, 1
-        for worker in range(workers):
-            share = numbers(schedule.share, 6, worker, workers, tiles, k_blocks, split_all)
-            packed, stretch = (ctypes.c_int * 6)(*share), share[5]
-            for index in range(share[0]):
-                tile, begin, end = numbers(schedule.visit, 3, packed, index, worker, workers, k_blocks)
-                if end - begin == k_blocks:
-                    continue
-                owners.setdefault(tile - share[2], []).append(worker)
-                assert index == (share[1] if begin > 0 else share[0] - 1)
-                assert (begin == 0) == (worker == schedule.first(tile - share[2], stretch, k_blocks))
-        for in_split, workers_of_tile in owners.items():
-            first, last = (f(in_split, stretch, k_blocks) for f in (schedule.first, schedule.last))
-            assert workers_of_tile == list(range(first, last + 1))
-
-
 COUNTS = {
     "none": [0] * 32,
     "one pair": [0] * 17 + [1] + [0] * 14,
@@ -135,19 +81,20 @@ COUNTS = {
 
 @pytest.mark.parametrize("counts", COUNTS.values(), ids=COUNTS.keys())
 @pytest.mark.parametrize("rows, cluster", VARIANTS)
-@pytest.mark.parametrize("k_blocks, tiles_n", GEMMS)
-def test_every_pair_meets_every_block_of_weights_once(schedule, counts, rows, cluster, k_blocks, tiles_n):
-    blocks = [math.ceil(count / rows) for count in counts]
-    block_start = (ctypes.c_int * 33)(*[sum(blocks[:e]) for e in range(33)])
-    row_start = (ctypes.c_int * 33)(*[sum(counts[:e]) for e in range(33)])
+@pytest.mark.parametrize("tiles_n", TILES_N)
+def test_every_pair_meets_every_block_of_weights_once(schedule, counts, rows, cluster, tiles_n):
+    tiles = [schedule.tiles(count, rows, tiles_n, cluster) for count in counts]
+    tile_start = (ctypes.c_int * 32)(*itertools.accumulate(tiles[:-1], initial=0))
+    row_start = (ctypes.c_int * 33)(*itertools.accumulate(counts, initial=0))
     seen = {}
-    for tile in range(sum(blocks) * (tiles_n // cluster)):
+    for tile in range(sum(tiles)):
         block_of_rank = []
         for rank in range(cluster):
-            expert, block_n, first, size, first_row, same = numbers(
-                schedule.place, 6, tile, tiles_n, (ctypes.c_int * 32)(*counts), block_start, row_start, rank, cluster
+            expert, block_n, size, first_row, same = numbers(
+                schedule.place, 5, tile, tiles_n, rows, tile_start, row_start, rank, cluster
             )
-            assert 0 < size <= rows and first % 8 == 0 and first_row == row_start[expert] + first
+            first = first_row - row_start[expert]
+            assert 0 < size <= rows and first % 8 == 0
             assert first + size <= counts[expert] and 0 <= block_n < tiles_n
             seen.setdefault((expert, block_n), []).append((first, first + size))
             block_of_rank.append((expert, block_n, first))
@@ -243,5 +190,5 @@ def test_few_tokens_pairs_lie_in_the_order_of_the_tokens(few, choices):
         for slot, (t, rank) in enumerate(pairs):
             at = 2 * (expert * seq_len + slot)
             weight = ctypes.c_float.from_buffer(ctypes.c_int(bucket[at + 1])).value
-            assert (bucket[at], weight) == (8 * t + rank, 100 * t + rank)
+            assert (bucket[at], weight) == (t, 100 * t + rank)
             assert few.token(ctypes.byref(routed), expert, slot) == t

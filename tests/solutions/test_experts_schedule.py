@@ -63,13 +63,13 @@ def numbers(function, size, *arguments):
     return list(out)
 
 
-@pytest.mark.parametrize("k_blocks", [32, 6, 1])
+@pytest.mark.parametrize("k_blocks", [56, 32, 16, 6, 1])  # 56 and 16: derby_moe_sm90's
 @pytest.mark.parametrize("workers", [66, 132, 2])
 @pytest.mark.parametrize("split_all", [0, 1])
 def test_every_k_block_of_every_tile_is_done_once_and_pieces_are_where_they_are_looked_for(
     schedule, k_blocks, workers, split_all
 ):
-    for tiles in (0, 1, 3, 31, 65, 66, 67, 131, 132, 133, 265, 500):
+    for tiles in (0, 1, 3, 31, 65, 66, 67, 131, 132, 133, 263, 264, 265, 500):
         done, pieces, split_from, stretch = [0] * (tiles * k_blocks), {}, 0, 1
         for worker in range(workers):
             share = numbers(schedule.share, 6, worker, workers, tiles, k_blocks, split_all)
@@ -81,6 +81,8 @@ def test_every_k_block_of_every_tile_is_done_once_and_pieces_are_where_they_are_
                     done[tile * k_blocks + k] += 1
                 if end - begin < k_blocks:
                     pieces.setdefault(tile, []).append(worker)
+                    # Delivered first and collected last, so that nobody waits in a circle.
+                    assert index == (share[1] if begin > 0 else share[0] - 1)
                     delivered += begin > 0
                     collected += begin == 0
             assert delivered <= 1 and collected <= 1, "one piece of workspace and one counter a worker"

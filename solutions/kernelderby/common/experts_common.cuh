@@ -28,9 +28,8 @@ struct Fp8 {
     using Out = __nv_bfloat16;
 };
 
-constexpr uint16_t BOTH_CTAS = 3;       // of a cluster, for multicast
-constexpr int ZERO_BYTES = 1024;        // of the output cleared by one bulk store
-constexpr int MANY_BLOCKS = 1 << 20;    // of pairs of an expert: more than there are
+constexpr uint16_t BOTH_CTAS = 3;     // of a cluster, for multicast
+constexpr int MANY_BLOCKS = 1 << 20;  // of pairs of an expert: more than there are
 
 static_assert(CONSUMERS >= MOST_EXPERTS, "a consumer plans an expert");
 
@@ -56,14 +55,16 @@ struct Arguments {
     int tokens, hidden, intermediate, experts, top_k;
 };
 
-struct Sorted;  // experts_route.cuh
+struct Sorted;  // experts_sorted.cuh
 
 // What one pair of GEMM kernels is compiled for. ROUTES: up to this many pairs every CTA sorts for itself; 0: never.
-// ROUTING: how a kernel learns which pairs an expert has (Sorted, or a solution's own type with the same members).
+// ROUTING: how a kernel learns which pairs an expert has (Sorted, or a solution's own type with the same members). A
+// solution's own configuration derives from this one and replaces constants.
 template <class KIND_, int ROWS_, int STAGES_, int CLUSTER_, bool WIDE_, int ROUTES_, class ROUTING_ = Sorted>
 struct Config {
     using Kind = KIND_;
     using Routing = ROUTING_;
+    using Arguments = typename Routing::Arguments;
     static constexpr int ROWS = ROWS_, STAGES = STAGES_, CLUSTER = CLUSTER_, ROUTES = ROUTES_;
     static constexpr bool WIDE = WIDE_;                               // pairs are wgmma's M
     static constexpr bool LATER = WIDE && !Kind::SCALED;              // tiles are finished during the next one's products
@@ -76,6 +77,13 @@ struct Config {
     // Whether weights are requested before the plan is made: where the pairs are so few that they tell which weights.
     // Guessing them loses time, since the routing then arrives late, behind all those loads.
     static constexpr bool EARLY = ROUTES > 0 && ROWS <= 16;
+    static constexpr bool GATHERS_ACT = false;      // the second GEMM's rows are copied by cp.async, too, not by TMA
+    static constexpr bool WHOLE_BLOCKS = false;     // a row of x is whole k blocks
+    static constexpr bool UP_FIRST = false;         // an expert's first rows of the first weights are up, then gate
+    static constexpr bool SCALES_BY_BLOCK = false;  // x_scale of the first GEMM: [k blocks, tokens]
+    static constexpr int ZERO_BYTES = 1024;         // of the output cleared by one bulk store
+    static constexpr int ZEROS_A_BLOCK = 0;         // such stores with a k block; 0: as many as spread them evenly
+    static constexpr int SETS_UP = CONSUMERS + GATHERERS;  // the thread that initialises the barriers: the first to load
     static constexpr int ACT_BOX = WIDE ? 64 : ROWS >= 128 ? 32 : 16;  // rows of pairs a TMA box brings
     static constexpr int ACT_PITCH = BLOCK * Kind::BYTES + 16;        // bytes a row of the first GEMM's staging
     static constexpr int ACT_CHUNK = Kind::SCALED || ROWS < 64 ? ROWS : ROWS % 64 == 0 ? 64 : 32;  // its rows
@@ -119,7 +127,7 @@ struct Shared {
     float column_max[8][C::Kind::SCALED && !C::WIDE ? C::ROWS : 2];
     float column_scale[C::Kind::SCALED && !C::WIDE ? C::ROWS : 2];
     alignas(16) int2 pair[C::LATER ? 2 : 1][C::ROWS];  // of a tile, LATER: in turn: (token, bits of the routing weight)
-    alignas(16) uint8_t zeros[ZERO_BYTES];
+    alignas(16) uint8_t zeros[C::ZERO_BYTES];
     alignas(8) uint64_t full[C::STAGES];
     uint64_t empty[C::STAGES];
     int row_start[MOST_EXPERTS + 1], tile_start[MOST_EXPERTS];
@@ -168,7 +176,8 @@ constexpr int ODD = C::Kind::SCALED && C::WIDE;
 // Stream-K's fix-up, first half: stores this CTA's piece of a split tile, SIZE sums a consumer, for the CTA that begins
 // the tile. No CTA waits for this.
 template <class C, int SIZE>
-__device__ __forceinline__ void deliver_piece(const Arguments& arguments, int collector, const float (&sums)[SIZE]) {
+__device__ __forceinline__ void deliver_piece(const typename C::Arguments& arguments, int collector,
+                                              const float (&sums)[SIZE]) {
     float4* piece = arguments.partial + size_t(blockIdx.x) * PIECE_SIZE<C::ROWS> + threadIdx.x;
 #pragma unroll
     for (int i = 0; i < SIZE / 4; ++i) {
@@ -186,7 +195,8 @@ __device__ __forceinline__ void deliver_piece(const Arguments& arguments, int co
 // before they deliver their piece, and CTAs start in order, so some CTA can always go on, even on a GPU that holds only
 // some of them at a time.
 template <class C, int SIZE>
-__device__ __forceinline__ void collect_pieces(const Arguments& arguments, int from, int to, float (&sums)[SIZE]) {
+__device__ __forceinline__ void collect_pieces(const typename C::Arguments& arguments, int from, int to,
+                                               float (&sums)[SIZE]) {
     if (threadIdx.x == 0) {
         int* arrived = arguments.arrived + blockIdx.x;
         while (load_acquire(arrived) <= to - from) {
@@ -220,6 +230,16 @@ __device__ __forceinline__ void collect_pieces(const Arguments& arguments, int f
                     }
         }
     }
+}
+
+// Copies the tokens and routing weights of a tile's pairs to buffer n. Each warpgroup's threads copy those that it will
+// use.
+template <class C>
+__device__ __forceinline__ void bring_pairs(Shared<C>& shared, const typename C::Arguments& arguments,
+                                            const Place& place, int n) {
+    const int thread = threadIdx.x, row = C::WIDE ? thread / 128 * 64 + thread % 128 : thread;
+    if (row >= place.rows || (C::WIDE && thread % 128 >= 64)) return;
+    C::Routing::bring_pair(shared, arguments, place, row, &shared.pair[n][row]);
 }
 
 }  // namespace derby

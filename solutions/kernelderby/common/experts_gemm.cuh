@@ -13,7 +13,6 @@
 #pragma once
 #include "experts_later.cuh"
 #include "experts_narrow.cuh"
-#include "experts_route.cuh"
 #include "experts_wide.cuh"
 
 namespace derby {
@@ -21,14 +20,14 @@ namespace derby {
 // One stretch of a tile: its products, then its end. Registers are scarce, so the task is read from shared memory once
 // more for the end.
 template <class C, bool FIRST, bool STORES, int N>
-__device__ __forceinline__ void work_on(Shared<C>& shared, Stage& stage, const Arguments& arguments, int index,
-                                        int k_blocks) {
-    constexpr bool SCALED = C::Kind::SCALED;
+__device__ __forceinline__ void work_on(Shared<C>& shared, Stage& stage, const typename C::Arguments& arguments,
+                                        int index, int k_blocks) {
+    constexpr bool SCALED = C::Kind::SCALED, GATHERED = FIRST || C::GATHERS_ACT;
     float sums[N];
     if constexpr (SCALED)
-        accumulate_scaled<C, FIRST>(shared, stage, k_blocks, sums);
+        accumulate_scaled<C, GATHERED>(shared, stage, k_blocks, sums);
     else
-        accumulate_plain<C, FIRST>(shared, stage, k_blocks, sums);
+        accumulate_plain<C, GATHERED>(shared, stage, k_blocks, sums);
     const Task task = shared.task[index % TASKS];
     if constexpr (FIRST || STORES)  // else pieces are added as they are
         if (task.piece_of >= 0) {
@@ -54,8 +53,8 @@ template <class C, bool FIRST, bool STORES, int... SIZES>
 struct WorkOnSmallest;  // the smallest N of SIZES that holds the rows
 template <class C, bool FIRST, bool STORES, int N, int... MORE>
 struct WorkOnSmallest<C, FIRST, STORES, N, MORE...> {
-    static __device__ __forceinline__ void work(int rows, Shared<C>& shared, Stage& stage, const Arguments& arguments,
-                                                int index, int k_blocks) {
+    static __device__ __forceinline__ void work(int rows, Shared<C>& shared, Stage& stage,
+                                                const typename C::Arguments& arguments, int index, int k_blocks) {
         if constexpr (sizeof...(MORE) == 0 || N >= C::ROWS) {
             work_on<C, FIRST, STORES, N>(shared, stage, arguments, index, k_blocks);
         } else {
@@ -67,12 +66,9 @@ struct WorkOnSmallest<C, FIRST, STORES, N, MORE...> {
     }
 };
 
+// The consumers, once this CTA's share of the work is known.
 template <class C, bool FIRST, bool STORES>
-__device__ __forceinline__ void consume(Shared<C>& shared, const typename C::Routing::Arguments& arguments) {
-    if (FIRST) wait_for_previous_kernel();  // the second GEMM may start before the first has ended: the order is older
-    if constexpr (FIRST) C::Routing::prepare(shared, arguments);
-    plan<C, FIRST>(shared, arguments);
-    named_barrier_sync(NamedBarrier::SHARE_READY, THREADS);
+__device__ __forceinline__ void consume(Shared<C>& shared, const typename C::Arguments& arguments) {
     if (!FIRST) wait_for_previous_kernel();
     if constexpr (C::WIDE) {
         if constexpr (C::LATER)
@@ -102,14 +98,6 @@ __device__ __forceinline__ void consume(Shared<C>& shared, const typename C::Rou
     if (!FIRST) bulk_wait_group();
 }
 
-// This CTA's part of a tile.
-template <class C>
-__device__ __forceinline__ Place place_of(const Shared<C>& shared, const Arguments& arguments, int tile) {
-    const bool any = C::LATER && !arguments.results;  // number of blocks
-    return locate(tile, arguments.layout, C::ROWS, shared.tile_start, shared.slab_tiles, shared.row_start,
-                  blockIdx.x % C::CLUSTER, C::CLUSTER, any ? MANY_BLOCKS : C::HALVED, any);
-}
-
 // Loads both boxes of weights of a k block. In a cluster whose CTAs share the weights, each CTA loads one box for both.
 template <class C>
 __device__ __forceinline__ void bring_block(Shared<C>& shared, int s, const CUtensorMap* map, int column, int row,
@@ -132,67 +120,29 @@ __device__ __forceinline__ void bring_block(Shared<C>& shared, int s, const CUte
 
 // Which of an expert's blocks of weights is a tile's first one in the first GEMM, the one of gate.
 template <class C>
-__device__ __forceinline__ int first_block(const Arguments& arguments, int block_n) {
-    return C::Routing::UP_FIRST ? block_n + arguments.intermediate / BLOCK : block_n;
+__device__ __forceinline__ int first_block(const typename C::Arguments& arguments, int block_n) {
+    return C::UP_FIRST ? block_n + arguments.intermediate / BLOCK : block_n;
 }
 
 // Its first row among the rows of all experts.
 template <class C, bool FIRST>
-__device__ __forceinline__ int first_row(const Arguments& arguments, int expert, int block_n) {
+__device__ __forceinline__ int first_row(const typename C::Arguments& arguments, int expert, int block_n) {
     return expert * arguments.weight_rows + (FIRST ? first_block<C>(arguments, block_n) * BLOCK : block_n * 2 * BLOCK);
-}
-
-// Warp 3 of warpgroup 2, before the plan: asks for the weights of this CTA's first visit, as many k blocks as there are
-// stages. With up to 32 pairs a warp knows the experts' order; if an expert has more pairs than a tile, nothing is
-// requested. Returns the number of k blocks requested, whose stages' arrivals are still to come.
-template <class C, bool FIRST>
-__device__ __forceinline__ int bring_early(Shared<C>& shared, const typename C::Routing::Arguments& arguments,
-                                           const CUtensorMap* map) {
-    static_assert(C::CLUSTER == 1, "a worker is a CTA");
-    const Layout& layout = arguments.layout;
-    const int lane = threadIdx.x % WARP, pairs = arguments.tokens * arguments.top_k;
-    if (pairs > WARP || layout.slab != layout.tiles_n) return 0;
-    const int expert = lane < pairs ? C::Routing::template expert_of<C, FIRST>(shared, arguments, lane) : -1;
-    const bool valid = unsigned(expert) < unsigned(arguments.experts);
-    const unsigned same = __match_any_sync(~0u, valid ? expert : -1);
-    if (__any_sync(~0u, valid && __popc(same) > C::ROWS)) return 0;
-    const bool leads = valid && (same & ((1u << lane) - 1)) == 0;  // the first pair of its expert
-    const unsigned leaders = __ballot_sync(~0u, leads);
-    int place = 0;  // of this expert among those that have pairs
-#pragma unroll 1
-    for (unsigned left = leaders; left; left &= left - 1) place += __shfl_sync(~0u, expert, __ffs(left) - 1) < expert;
-    const Share share = share_work(blockIdx.x, gridDim.x, __popc(leaders) * layout.tiles_n, layout.k_blocks, true);
-    if (share.visits == 0) return 0;
-    const Visit visit = visit_at(share, 0, blockIdx.x, gridDim.x, layout.k_blocks);
-    const int first = visit.tile / layout.tiles_n, block_n = visit.tile - first * layout.tiles_n;
-    const int its = __shfl_sync(~0u, expert, __ffs(__ballot_sync(~0u, leads && place == first)) - 1);
-    const int row = first_row<C, FIRST>(arguments, its, block_n);
-    const int blocks = smaller(visit.k_end - visit.k_begin, C::STAGES);
-    if (lane == 0) {
-        fence_async_proxy();
-#pragma unroll 1
-        for (int s = 0; s < blocks; ++s) {
-            mbarrier_expect_tx(shared_address(&shared.full[s]), WEIGHT_BYTES);
-            bring_block(shared, s, map, (visit.k_begin + s) * (BLOCK / C::Kind::BYTES), row,
-                        row + arguments.second_block, false, C::READ_ONCE);
-        }
-    }
-    return blocks;
 }
 
 // Warp 3 of warpgroup 2, one thread: the weights' TMA boxes, in the second GEMM those of the pairs, in the first this
 // CTA's part of the output's zeros. early: k blocks whose weights are under way.
 template <class C, bool FIRST>
-__device__ __forceinline__ void bring_weights(Shared<C>& shared, const typename C::Routing::Arguments& arguments,
+__device__ __forceinline__ void bring_weights(Shared<C>& shared, const typename C::Arguments& arguments,
                                               const CUtensorMap* map, const CUtensorMap* act_map, int early) {
     using Kind = typename C::Kind;
     constexpr int CLUSTER = C::CLUSTER, COLUMNS = BLOCK / Kind::BYTES;
     const Share& share = shared.share;
-    const Layout& layout = arguments.layout;
+    const auto& layout = arguments.layout;
     if (FIRST) let_next_kernel_start();
-    else C::Routing::planned(arguments);
     const long long out_bytes =
         FIRST && !arguments.results ? (long long)arguments.tokens * arguments.hidden * sizeof(typename Kind::Out) : 0;
+    constexpr int ZERO_BYTES = C::ZERO_BYTES;
     long long zero = (long long)blockIdx.x * ZERO_BYTES;
     auto clear = [&] {
         const long long left = out_bytes - zero;
@@ -202,11 +152,11 @@ __device__ __forceinline__ void bring_weights(Shared<C>& shared, const typename 
     };
     // Every CTA clears its part a little with each k block, so that nothing waits for it at the end.
     const int my_blocks = share.whole * layout.k_blocks + share.end - share.begin;
-    const int zeros_a_block = out_bytes ? int(out_bytes / ZERO_BYTES / gridDim.x / (my_blocks ? my_blocks : 1)) + 1 : 0;
+    const int zeros_a_block = C::ZEROS_A_BLOCK ? C::ZEROS_A_BLOCK : out_bytes ? int(out_bytes / ZERO_BYTES / gridDim.x / (my_blocks ? my_blocks : 1)) + 1 : 0;
     Stage stage;
     for (int v = 0; v < share.visits; ++v) {
         const Visit visit = visit_at(share, v, blockIdx.x / CLUSTER, gridDim.x / CLUSTER, layout.k_blocks);
-        const Place place = place_of(shared, arguments, visit.tile);
+        const Place place = C::Routing::place_of(shared, arguments, visit.tile);
         Task& task = shared.task[v % TASKS];
         task.place = place;
         task.k_blocks = visit.k_end - visit.k_begin;
@@ -216,15 +166,15 @@ __device__ __forceinline__ void bring_weights(Shared<C>& shared, const typename 
         const int second_row = row + arguments.second_block;
         const int pairs = shared.row_start[place.expert + 1] - shared.row_start[place.expert];
         const bool once = C::READ_ONCE && pairs <= CLUSTER * C::ROWS;
-        const int act_boxes = FIRST ? 0 : (place.rows + C::ACT_BOX - 1) / C::ACT_BOX;
+        const int act_boxes = FIRST || C::GATHERS_ACT ? 0 : (place.rows + C::ACT_BOX - 1) / C::ACT_BOX;
         for (int k = visit.k_begin; k < visit.k_end; ++k) {
             const int s = stage.index;
             const uint32_t full = shared_address(&shared.full[s]);
             mbarrier_wait(shared_address(&shared.empty[s]), stage.parity ^ 1);
-            const bool there = C::EARLY && (C::Routing::EARLY || !FIRST) && v == 0 && k - visit.k_begin < early;
+            const bool there = C::EARLY && v == 0 && k - visit.k_begin < early;
             mbarrier_arrive_expect_tx(full, (there ? 0 : WEIGHT_BYTES) + act_boxes * C::ACT_BOX * BLOCK);
             if (!there) bring_block(shared, s, map, k * COLUMNS, row, second_row, place.same_weights, once);
-            if (!FIRST && v == 0 && k == visit.k_begin) wait_for_previous_kernel();
+            if (!FIRST && !C::GATHERS_ACT && v == 0 && k == visit.k_begin) wait_for_previous_kernel();
             for (int box = 0; box < act_boxes; ++box)
                 tma_load(shared_address(shared.x[s]) + box * C::ACT_BOX * BLOCK, act_map, full, k * COLUMNS,
                          place.first_row + box * C::ACT_BOX);
@@ -238,31 +188,32 @@ __device__ __forceinline__ void bring_weights(Shared<C>& shared, const typename 
     bulk_wait_group();
 }
 
-// Warps 0 to 2 of warpgroup 2: copy the scales and, in the first GEMM, rows of activations into the swizzled layout.
+// Warps 0 to 2 of warpgroup 2: copy the scales and, GATHERED, rows of activations into the swizzled layout.
 template <class C, bool FIRST>
-__device__ __forceinline__ void gather(Shared<C>& shared, const typename C::Routing::Arguments& arguments,
+__device__ __forceinline__ void gather(Shared<C>& shared, const typename C::Arguments& arguments,
                                        int thread) {
     using Kind = typename C::Kind;
+    constexpr bool GATHERED = FIRST || C::GATHERS_ACT;
     constexpr int ROWS = C::ROWS, ROWS_AT_ONCE = GATHERERS / 8;
     static_assert(ROWS_AT_ONCE % 8 == 4, "a thread's rows have two swizzles in turn: first & 7 and (first + 4) & 7");
-    constexpr int COPIES = FIRST ? (ROWS + ROWS_AT_ONCE - 1) / ROWS_AT_ONCE : 0;
+    constexpr int COPIES = GATHERED ? (ROWS + ROWS_AT_ONCE - 1) / ROWS_AT_ONCE : 0;
     constexpr int SCALES = Kind::SCALED ? (ROWS + GATHERERS - 1) / GATHERERS : 0;
     // The rows of few tokens are read again for every block of weights; otherwise they would have left L2 by then.
-    constexpr bool KEEP = FIRST && !C::WIDE, BY_BLOCK = FIRST && C::Routing::SCALES_BY_BLOCK;
+    constexpr bool KEEP = FIRST && !C::WIDE, BY_BLOCK = FIRST && C::SCALES_BY_BLOCK;
     const uint64_t policy = KEEP ? keep_policy() : 0;
     const Share& share = shared.share;
-    const Layout& layout = arguments.layout;
+    const auto& layout = arguments.layout;
     const int width = arguments.row_bytes / 16;  // of a row, in 16-byte chunks
     Stage stage;
     for (int v = 0; v < share.visits; ++v) {
         const Visit visit = visit_at(share, v, blockIdx.x / C::CLUSTER, gridDim.x / C::CLUSTER, layout.k_blocks);
-        const Place place = place_of(shared, arguments, visit.tile);
+        const Place place = C::Routing::place_of(shared, arguments, visit.tile);
         // Thread t copies 16-byte chunk t % 8 of rows t / 8, t / 8 + 12, ...; it scales rows t and t + 96.
         const int chunk = thread % 8, first = thread / 8;
         uint32_t source[COPIES + 1], scale_source[SCALES + 1];
         auto source_row = [&](int row) {
             if (row >= place.rows) return 0;
-            return FIRST ? token_at(shared, arguments, place, row) : place.first_row + row;
+            return FIRST ? C::Routing::token_at(shared, arguments, place, row) : place.first_row + row;
         };
 #pragma unroll
         for (int i = 0; i < COPIES; ++i) source[i] = source_row(first + ROWS_AT_ONCE * i) * width + chunk;
@@ -282,7 +233,7 @@ __device__ __forceinline__ void gather(Shared<C>& shared, const typename C::Rout
             const int s = stage.index;
             const uint32_t to = shared_address(shared.x[s]) + first * BLOCK;
             uint32_t even = to + ((chunk ^ (first & 7)) << 4), odd = to + ((chunk ^ ((first + 4) & 7)) << 4);
-            const int bytes = k * (BLOCK / 16) + chunk < width ? 16 : 0;  // zeros behind the end of a row
+            const int bytes = C::WHOLE_BLOCKS || k * (BLOCK / 16) + chunk < width ? 16 : 0;  // zeros behind the end of a row
             // Left alone, the compiler, with eleven copies and few registers, computes these anew for each copy, in 67
             // of the loop's 166 instructions.
             keep(even, odd, copies, x, x_scale);
@@ -311,32 +262,16 @@ __device__ __forceinline__ void gather(Shared<C>& shared, const typename C::Rout
     }
 }
 
-// Warpgroup 2.
-template <class C, bool FIRST>
-__device__ __forceinline__ void produce(Shared<C>& shared, const typename C::Routing::Arguments& arguments,
-                                        const CUtensorMap* map, const CUtensorMap* act_map, int thread) {
-    const int lane = thread % 32;
-    if (FIRST) wait_for_previous_kernel();
-    if (thread < GATHERERS) {
-        named_barrier_sync(NamedBarrier::SHARE_READY, THREADS);
-        if (!FIRST) wait_for_previous_kernel();
-        if (FIRST || C::Kind::SCALED) gather<C, FIRST>(shared, arguments, thread);
-        return;
-    }
-    int early = 0;
-    if constexpr (C::EARLY && (C::Routing::EARLY || !FIRST)) early = bring_early<C, FIRST>(shared, arguments, map);
-    if (FIRST) {
-        for (int i = lane; i < ZERO_BYTES / 4; i += 32) reinterpret_cast<int*>(shared.zeros)[i] = 0;
-        fence_async_proxy();
-    }
-    named_barrier_sync(NamedBarrier::SHARE_READY, THREADS);
-    if (lane == 0) bring_weights<C, FIRST>(shared, arguments, map, act_map, early);
-    __syncwarp();
+// A warp: what bring_weights stores to clear the output.
+template <class C>
+__device__ __forceinline__ void fill_zeros(Shared<C>& shared, int lane) {
+    for (int i = lane; i < C::ZERO_BYTES / 4; i += 32) reinterpret_cast<int*>(shared.zeros)[i] = 0;
+    fence_async_proxy();
 }
 
 template <class C, bool FIRST, bool STORES>
 __device__ __forceinline__ void grouped_gemm(const CUtensorMap& map, const CUtensorMap& act_map,
-                                             const typename C::Routing::Arguments& arguments) {
+                                             const typename C::Arguments& arguments) {
     static_assert(sizeof(Shared<C>) <= SHARED_LIMIT, "the stages do not fit");
     static_assert(offsetof(Shared<C>, weights) % 1024 == 0 && offsetof(Shared<C>, x) % 1024 == 0, "for the swizzle");
     static_assert(offsetof(Shared<C>, staging) % 16 == 0 && offsetof(Shared<C>, x_scale) % 8 == 0, "read by vectors");
@@ -345,7 +280,7 @@ __device__ __forceinline__ void grouped_gemm(const CUtensorMap& map, const CUten
     if (shared_address(raw) % 1024 != 0) __trap();  // the swizzle goes by address
     const int thread = threadIdx.x, warp = thread / 32;
     constexpr bool LITTLE = C::LATER && !FIRST;  // the producers have little work: nobody gathers
-    if (thread == CONSUMERS + GATHERERS) {  // the one that loads first
+    if (thread == C::SETS_UP) {
         for (int s = 0; s < C::STAGES; ++s) {
             mbarrier_init(shared_address(&shared.full[s]), (FIRST || C::Kind::SCALED ? GATHERERS : 0) + 1);
             mbarrier_init(shared_address(&shared.empty[s]),
@@ -360,10 +295,11 @@ __device__ __forceinline__ void grouped_gemm(const CUtensorMap& map, const CUten
     }
     if (warp < CONSUMERS / 32) {
         setmaxnreg_inc<CONSUMER_REGISTERS + (LITTLE ? 8 : 0)>();
+        C::Routing::template await_share<C, FIRST>(shared, arguments);
         consume<C, FIRST, STORES>(shared, arguments);
     } else {
         setmaxnreg_dec<PRODUCER_REGISTERS - (LITTLE ? 16 : 0)>();
-        produce<C, FIRST>(shared, arguments, &map, &act_map, thread - CONSUMERS);
+        C::Routing::template produce<C, FIRST>(shared, arguments, &map, &act_map, thread - CONSUMERS);
     }
     if constexpr (C::CLUSTER > 1) {
         __syncwarp();

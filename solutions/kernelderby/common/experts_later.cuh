@@ -4,7 +4,7 @@
 // the other stores.
 #pragma once
 #include <type_traits>
-#include "experts_route.cuh"
+#include "experts_common.cuh"
 
 namespace derby {
 
@@ -158,7 +158,7 @@ struct LaterSecond {
 // All visits of a consumer.
 template <class C, bool FIRST, bool STORES>
 __device__ __forceinline__ void work_and_finish_later(Shared<C>& shared,
-                                                      const typename C::Routing::Arguments& arguments) {
+                                                      const typename C::Arguments& arguments) {
     using Later = std::conditional_t<FIRST, LaterFirst<C>, LaterSecond<C, STORES>>;
     const int group = __shfl_sync(~0u, threadIdx.x / WARPGROUP, 0);  // the same in all lanes
     Stage stage;

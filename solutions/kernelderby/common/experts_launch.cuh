@@ -6,7 +6,8 @@
 #pragma once
 #include <cuda.h>
 #include <cuda_runtime.h>
-#include "experts_gemm.cuh"
+#include "experts_route.cuh"
+#include "experts_sorted.cuh"
 #include "launch.cuh"
 
 namespace derby {
@@ -14,14 +15,14 @@ namespace derby {
 template <class C>
 __global__ void __launch_bounds__(THREADS, 1)
 derby_experts_gemm1(const __grid_constant__ CUtensorMap map, const __grid_constant__ CUtensorMap act_map,
-                    const __grid_constant__ typename C::Routing::Arguments arguments) {
+                    const __grid_constant__ typename C::Arguments arguments) {
     grouped_gemm<C, true, false>(map, act_map, arguments);
 }
 
 template <class C, bool STORES>
 __global__ void __launch_bounds__(THREADS, 1)
 derby_experts_gemm2(const __grid_constant__ CUtensorMap map, const __grid_constant__ CUtensorMap act_map,
-                    const __grid_constant__ typename C::Routing::Arguments arguments) {
+                    const __grid_constant__ typename C::Arguments arguments) {
     grouped_gemm<C, false, STORES>(map, act_map, arguments);
 }
 

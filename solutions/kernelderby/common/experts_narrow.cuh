@@ -95,8 +95,8 @@ __device__ __forceinline__ void accumulate_plain(Shared<C>& shared, Stage& stage
 
 // SwiGLU and quantisation: the first half of the sums is gate, the second up, transposed. Writes act and act_scale.
 template <class C, int N>
-__device__ __forceinline__ void finish_first_scaled(Shared<C>& shared, const Arguments& arguments, const Place& place,
-                                                    float (&sums)[N]) {
+__device__ __forceinline__ void finish_first_scaled(Shared<C>& shared, const typename C::Arguments& arguments,
+                                                    const Place& place, float (&sums)[N]) {
     static_assert(N <= CONSUMERS, "a thread a column's scale");
     const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
     float(&act)[N] = sums;
@@ -147,8 +147,8 @@ __device__ __forceinline__ void finish_first_scaled(Shared<C>& shared, const Arg
 
 // SwiGLU, rounded to bfloat16 and turned in shared memory, chunk by chunk.
 template <class C, int N>
-__device__ __forceinline__ void finish_first_plain(Shared<C>& shared, const Arguments& arguments, const Place& place,
-                                                   float (&sums)[N]) {
+__device__ __forceinline__ void finish_first_plain(Shared<C>& shared, const typename C::Arguments& arguments,
+                                                   const Place& place, float (&sums)[N]) {
     const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
     constexpr int CHUNK = N < C::ACT_CHUNK ? N : C::ACT_CHUNK;
     const int columns = smaller(arguments.intermediate - place.block_n * BLOCK, BLOCK);  // a multiple of 8
@@ -185,8 +185,8 @@ __device__ __forceinline__ void finish_first_plain(Shared<C>& shared, const Argu
 // The tile times the routing weights, a row of 256 values at a time, added to the output rows of its tokens in bfloat16
 // by bulk reductions.
 template <class C, int N>
-__device__ __forceinline__ void finish_second_scaled(Shared<C>& shared, const Arguments& arguments, const Place& place,
-                                                     const float (&sums)[N]) {
+__device__ __forceinline__ void finish_second_scaled(Shared<C>& shared, const typename C::Arguments& arguments,
+                                                     const Place& place, const float (&sums)[N]) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     constexpr int CHUNK = N < C::OUT_CHUNK ? N : C::OUT_CHUNK, PITCH = C::OUT_PITCH;
     static_assert(N % CHUNK == 0 && CHUNK <= 32 && CHUNK % 8 == 0, "whole chunks, a lane a row");
@@ -229,8 +229,8 @@ __device__ __forceinline__ void finish_second_scaled(Shared<C>& shared, const Ar
 // by pair. What is added is float32, or bfloat16 where the output is. A warp transposes 16 pairs of its 16 weight rows
 // of each block at a time, and waits for no other warp.
 template <class C, bool STORES, int N>
-__device__ __forceinline__ void finish_second_plain(Shared<C>& shared, const Arguments& arguments, const Place& place,
-                                                    const float (&sums)[N]) {
+__device__ __forceinline__ void finish_second_plain(Shared<C>& shared, const typename C::Arguments& arguments,
+                                                    const Place& place, const float (&sums)[N]) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     constexpr bool PACKED = STORES || C::ADDS_BF16;
     constexpr int PITCH = PACKED ? 80 : C::WARP_PITCH, CHUNK = N < C::WARP_ROWS ? N : C::WARP_ROWS;

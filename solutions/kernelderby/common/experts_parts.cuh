@@ -1,5 +1,4 @@
-// What the experts' kernels (experts_common.cuh) and derby_moe_sm90 have in common: roles of threads, barriers, stages of
-// loads, the arithmetic of a tile.
+// The experts' kernels: roles of threads, barriers, stages of loads, the arithmetic of a tile.
 #pragma once
 #include <cstdint>
 

@@ -96,21 +96,22 @@ DERBY_FUNCTION int tiles_of(int blocks, int slab, int cluster) {
     return blocks / cluster * slab + blocks % cluster * ((slab + cluster - 1) / cluster);
 }
 
-// tile_start[e]: tiles of a slab before those of expert e, MOST_EXPERTS entries, NEVER where there is no expert;
-// slab_tiles: of a whole slab; row_start[e]: pairs of the experts before e. An expert's pairs are spread evenly over
-// its blocks, in multiples of 8, except for a half block. rank: of the CTA in its cluster. halved: up to this many
-// blocks the last one of an odd number may be a half block; evens: also the last one of an even number.
-DERBY_FUNCTION Place locate(int tile, const Layout& layout, int most_rows, const int* tile_start, int slab_tiles,
-                            const int* row_start, int rank, int cluster, int halved,
-                            bool evens) {
-    const int slab = tile / slab_tiles, in_slab = tile - slab * slab_tiles;
+// A tile of a slab, whose first block of weights is first_n. tile_start[e]: tiles of a slab before those of expert e,
+// EXPERTS entries, a power of two, NEVER where there is no expert; row_start[e]: pairs of the experts before e. An
+// expert's pairs are spread evenly over its blocks, in multiples of 8, except for a half block. rank: of the CTA in its
+// cluster. halved: up to this many blocks the last one of an odd number may be a half block; evens: also the last one of
+// an even number.
+template <int EXPERTS>
+DERBY_FUNCTION Place locate_in_slab(int tile, int first_n, int slab, int most_rows, const int* tile_start,
+                                    const int* row_start, int rank, int cluster, int halved, bool evens) {
+    static_assert((EXPERTS & (EXPERTS - 1)) == 0, "the search halves its steps");
     int expert = 0;
 #pragma unroll
-    for (int step = MOST_EXPERTS / 2; step > 0; step /= 2)
-        if (tile_start[expert + step] <= in_slab) expert += step;
+    for (int step = EXPERTS / 2; step > 0; step /= 2)
+        if (tile_start[expert + step] <= tile) expert += step;
     const int count = row_start[expert + 1] - row_start[expert];
     const int blocks = blocks_of(count, most_rows), groups = blocks / cluster;
-    const int in_expert = in_slab - tile_start[expert], odd = in_expert - groups * layout.slab;
+    const int in_expert = tile - tile_start[expert], odd = in_expert - groups * slab;
     // If pairs are wgmma's M, they are shared out in half blocks.
     const bool half = (blocks % 2 || evens) && blocks <= halved && (count - 1) % most_rows < most_rows / 2;
     const int units = half ? 2 * blocks - 1 : 2 * blocks;  // half blocks
@@ -123,17 +124,25 @@ DERBY_FUNCTION Place locate(int tile, const Layout& layout, int most_rows, const
         block_m = (in_expert - place.block_n * groups) * cluster + rank;
     } else {
         place.block_n = odd * cluster + rank;
-        idle = place.block_n >= layout.slab;
-        if (idle) place.block_n = layout.slab - 1;
+        idle = place.block_n >= slab;
+        if (idle) place.block_n = slab - 1;
         block_m = blocks - 1;
     }
-    place.block_n += slab * layout.slab;
+    place.block_n += first_n;
     place.same_weights = odd < 0;
     place.expert = expert;
     const int first_slot = block_m * rows_a_block;
     place.rows = idle ? 0 : larger(smaller(rows_a_block, count - first_slot), 0);
     place.first_row = row_start[expert] + smaller(first_slot, count);
     return place;
+}
+
+// slab_tiles: of a whole slab.
+DERBY_FUNCTION Place locate(int tile, const Layout& layout, int most_rows, const int* tile_start, int slab_tiles,
+                            const int* row_start, int rank, int cluster, int halved, bool evens) {
+    const int slab = tile / slab_tiles;
+    return locate_in_slab<MOST_EXPERTS>(tile - slab * slab_tiles, slab * layout.slab, layout.slab, most_rows, tile_start,
+                                        row_start, rank, cluster, halved, evens);
 }
 
 }  // namespace derby

@@ -2,15 +2,15 @@
 // weight rows its N. Warpgroup w multiplies pairs 64 w .. 64 w + 63; of a thread's sums, 64 for each block of 128 weight
 // rows, [4j..] are of pairs 16 (t / 32) + t % 32 / 4 (+ 8 for the last two) and weight rows 8j + 2 (t % 4) + {0, 1}.
 #pragma once
-#include "experts_route.cuh"
+#include "experts_common.cuh"
 
 namespace derby {
 
 // SwiGLU of the wide form and 1x128 quantisation: the first 64 sums are gate, the others up. A row's 128 values lie in
 // four neighbouring threads; a warp lays its 16 rows in shared memory to store 16 bytes a thread.
 template <class C>
-__device__ __forceinline__ void finish_first_wide(Shared<C>& shared, const Arguments& arguments, const Place& place,
-                                                  float (&sums)[128]) {
+__device__ __forceinline__ void finish_first_wide(Shared<C>& shared, const typename C::Arguments& arguments,
+                                                  const Place& place, float (&sums)[128]) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     constexpr int PITCH = 144;
     static_assert(16 * PITCH <= 16 * C::WIDE_PITCH, "it fits");
@@ -52,8 +52,8 @@ __device__ __forceinline__ void finish_first_wide(Shared<C>& shared, const Argum
 // The tile times the routing weights, in bfloat16, added to the output rows of its tokens, or, STORES, stored by pair: a
 // warp lays 16 rows of 128 bytes in shared memory and adds or stores 4 of them at a time.
 template <class C, bool STORES>
-__device__ __forceinline__ void finish_second_wide(Shared<C>& shared, const Arguments& arguments, const Place& place,
-                                                   const float (&sums)[128]) {
+__device__ __forceinline__ void finish_second_wide(Shared<C>& shared, const typename C::Arguments& arguments,
+                                                   const Place& place, const float (&sums)[128]) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     constexpr int PITCH = 144;
     const uint32_t staging = shared_address(shared.staging.wide + warp * 16 * C::WIDE_PITCH);
@@ -107,7 +107,7 @@ __device__ __forceinline__ void finish_second_wide(Shared<C>& shared, const Argu
 // its scale with the one before it, so fewer registers are read.
 template <class C, bool FIRST, bool STORES>
 __device__ __forceinline__ void work_on_wide_scaled(Shared<C>& shared,
-                                                    const typename C::Routing::Arguments& arguments) {
+                                                    const typename C::Arguments& arguments) {
     using Kind = typename C::Kind;
     const int lane = threadIdx.x % WARP, group = threadIdx.x / WARPGROUP, row = threadIdx.x / WARP * 16 + lane / 4;
     const int visits = shared.share.visits;
@@ -149,7 +149,8 @@ __device__ __forceinline__ void work_on_wide_scaled(Shared<C>& shared,
     for (int v = 0; v < visits; ++v) {
         mbarrier_wait(shared_address(&shared.full[stage.index]), stage.parity);  // the task is there as well
         const int k_blocks = shared.task[v % TASKS].k_blocks;
-        const bool any = shared.task[v % TASKS].place.rows > group * 64;  // pairs for this warpgroup
+        // Pairs for this warpgroup. Without half blocks it multiplies in any case: the loop then has uniform registers.
+        const bool any = C::HALVED == 0 || shared.task[v % TASKS].place.rows > group * 64;
         if (!FIRST) bring_pairs(shared, arguments, shared.task[v % TASKS].place, 0);
 #pragma unroll
         for (int i = 0; i < 128; ++i) sums[i] = 0.0f;

@@ -7,45 +7,52 @@
 
 using namespace derby;
 
-#define DERBY_GEMM(name, first, rows, stages, cluster)                                                    \
-    __global__ void __cluster_dims__(cluster, 1, 1) __launch_bounds__(THREADS, 1)                         \
-        name(const __grid_constant__ CUtensorMap map, const __grid_constant__ CUtensorMap act_map,        \
-             const __grid_constant__ Arguments arguments) {                                               \
-        grouped_gemm<first, rows, stages, cluster>(map, act_map, arguments);                              \
-    }
+template <int ROWS, int STAGES, int CLUSTER>
+__global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, 1)
+derby_gemm1(const __grid_constant__ CUtensorMap map, const __grid_constant__ CUtensorMap act_map,
+            const __grid_constant__ Buckets<true>::Arguments arguments) {
+    grouped_gemm<LocalExperts<true, ROWS, STAGES, CLUSTER>, true, false>(map, act_map, arguments);
+}
 
-DERBY_GEMM(derby_gemm1_16, true, 16, 6, 1)
-DERBY_GEMM(derby_gemm2_16, false, 16, 6, 1)
-DERBY_GEMM(derby_gemm1_64, true, 64, 5, 1)
-DERBY_GEMM(derby_gemm2_64, false, 64, 5, 1)
-DERBY_GEMM(derby_gemm1_64x2, true, 64, 5, 2)
-DERBY_GEMM(derby_gemm2_64x2, false, 64, 5, 2)
-DERBY_GEMM(derby_gemm1_128x2, true, 128, 4, 2)
-DERBY_GEMM(derby_gemm2_128x2, false, 128, 4, 2)
+template <int ROWS, int STAGES, int CLUSTER>
+__global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, 1)
+derby_gemm2(const __grid_constant__ CUtensorMap map, const __grid_constant__ CUtensorMap act_map,
+            const __grid_constant__ Buckets<false>::Arguments arguments) {
+    grouped_gemm<LocalExperts<false, ROWS, STAGES, CLUSTER>, false, false>(map, act_map, arguments);
+}
 
 namespace {
 
-using Gemm = void (*)(CUtensorMap, CUtensorMap, Arguments);
-
 struct Variant {
-    Gemm first, second;
+    void (*first)(CUtensorMap, CUtensorMap, Buckets<true>::Arguments);
+    void (*second)(CUtensorMap, CUtensorMap, Buckets<false>::Arguments);
     int shared_bytes;
 };
 
-const Variant VARIANTS[4] = {{derby_gemm1_16, derby_gemm2_16, int(sizeof(Shared<16, 6, 1>))},
-                             {derby_gemm1_64, derby_gemm2_64, int(sizeof(Shared<64, 5, 1>))},
-                             {derby_gemm1_64x2, derby_gemm2_64x2, int(sizeof(Shared<64, 5, 2>))},
-                             {derby_gemm1_128x2, derby_gemm2_128x2, int(sizeof(Shared<128, 4, 2>))}};
+template <int ROWS, int STAGES, int CLUSTER>
+Variant variant_of() {
+    constexpr int BYTES = sizeof(Shared<LocalExperts<true, ROWS, STAGES, CLUSTER>>);
+    static_assert(BYTES == sizeof(Shared<LocalExperts<false, ROWS, STAGES, CLUSTER>>), "the same for both");
+    return {derby_gemm1<ROWS, STAGES, CLUSTER>, derby_gemm2<ROWS, STAGES, CLUSTER>, BYTES};
+}
+
+const Variant VARIANTS[] = {  // main.py chooses by their numbers
+    // pairs a tile, stages, CTAs a cluster
+    variant_of<16, 6, 1>(),
+    variant_of<64, 5, 1>(),
+    variant_of<64, 5, 2>(),
+    variant_of<128, 4, 2>(),
+};
 
 cudaError_t allow_shared_memory(int device) {
     static bool done[64] = {};
     if (device < 64 && done[device]) return cudaSuccess;
-    for (const Variant& variant : VARIANTS)
-        for (Gemm gemm : {variant.first, variant.second}) {
-            const cudaError_t error =
-                cudaFuncSetAttribute(gemm, cudaFuncAttributeMaxDynamicSharedMemorySize, variant.shared_bytes);
-            if (error != cudaSuccess) return error;
-        }
+    constexpr cudaFuncAttribute MOST = cudaFuncAttributeMaxDynamicSharedMemorySize;
+    for (const Variant& variant : VARIANTS) {
+        cudaError_t error = cudaFuncSetAttribute(variant.first, MOST, variant.shared_bytes);
+        if (error == cudaSuccess) error = cudaFuncSetAttribute(variant.second, MOST, variant.shared_bytes);
+        if (error != cudaSuccess) return error;
+    }
     if (device < 64) done[device] = true;
     return cudaSuccess;
 }
@@ -53,7 +60,7 @@ cudaError_t allow_shared_memory(int device) {
 }  // namespace
 
 // What a call hands over: main.py's _Call has these fields in this order. Shapes as in the definition; of the workspace
-// as in Arguments.
+// as in CallArguments.
 struct derby_moe_call {
     const float* routing_logits;
     const __nv_bfloat16* routing_bias;
@@ -92,6 +99,7 @@ extern "C" int derby_moe_counters(int ctas) { return LOCAL_EXPERTS + 1 + ctas; }
 // Launches everything on the stream. Returns 0, or a CUDA error number, or -1 where a tensor map could not be encoded.
 extern "C" int derby_moe_run(const derby_moe_call* call) {
     constexpr CUtensorMapDataType BYTES = CU_TENSOR_MAP_DATA_TYPE_UINT8;
+    constexpr int ACT_BOX = LocalExperts<false, 128, 4, 2>::ACT_BOX;  // only its GEMM reads act by TMA
     const uint64_t experts = LOCAL_EXPERTS, pairs = uint64_t(call->seq_len) * TOP_K;
     CUtensorMap map1, map2, act_map;
     if (call->variant < 0 || call->variant >= int(sizeof(VARIANTS) / sizeof(VARIANTS[0]))) return cudaErrorInvalidValue;
@@ -103,7 +111,7 @@ extern "C" int derby_moe_run(const derby_moe_call* call) {
     if (error != cudaSuccess) return error;
     const Variant& variant = VARIANTS[call->variant];
     const cudaStream_t stream = static_cast<cudaStream_t>(call->stream);
-    Arguments first = {};
+    Buckets<true>::Arguments first = {};
     first.x = call->hidden_states;
     first.x_scale = call->hidden_states_scale;
     first.w_scale = call->gemm1_weights_scale;
@@ -119,8 +127,9 @@ extern "C" int derby_moe_run(const derby_moe_call* call) {
     first.out = call->output;
     first.scaling_factor = call->routed_scaling_factor;
     first.first_local = call->local_expert_offset;
-    first.seq_len = call->seq_len;
-    Arguments second = first;
+    first.tokens = call->seq_len;
+    Buckets<false>::Arguments second = {};
+    static_cast<CallArguments&>(second) = first;
     second.x = first.act;
     second.x_scale = first.act_scale;
     second.w_scale = call->gemm2_weights_scale;
@@ -128,8 +137,8 @@ extern "C" int derby_moe_run(const derby_moe_call* call) {
     const bool routes = call->variant == 0;  // the first GEMM does
     if (routes && call->seq_len > MOST_ROUTED) return cudaErrorInvalidValue;
     if (!routes)
-        error = launch(derby_route, {(first.seq_len + ROUTE_WARPS - 1) / ROUTE_WARPS, ROUTE_WARPS * WARP, 0}, stream,
-                       first.logits, first.bias, first.bucket, first.count, first.seq_len, first.first_local,
+        error = launch(derby_route, {(first.tokens + ROUTE_WARPS - 1) / ROUTE_WARPS, ROUTE_WARPS * WARP, 0}, stream,
+                       first.logits, first.bias, first.bucket, first.count, first.tokens, first.first_local,
                        first.scaling_factor);
     LaunchShape shape = {call->ctas, THREADS, variant.shared_bytes};  // the kernels name their cluster size themselves
     shape.early = !routes;

@@ -4,11 +4,12 @@
 // logits float32, bias bf16. Source: DeepSeek-V3, arXiv:2412.19437, 2.1.2.
 #pragma once
 #include <cuda_bf16.h>
+#include "experts_schedule.cuh"
 #include "ptx.cuh"
-#include "schedule.cuh"
 
 namespace derby {
 
+constexpr int LOCAL_EXPERTS = 32;
 constexpr int EXPERTS = 256, GROUPS = 8, GROUP_SIZE = EXPERTS / GROUPS, TOP_GROUPS = 4, TOP_K = 8;
 constexpr int ROUTE_WARPS = 8;
 static_assert(EXPERTS == 8 * 32, "a lane looks at 8 experts");
@@ -138,7 +139,7 @@ __device__ __forceinline__ int route_token(const float* logits, const __nv_bfloa
     return expert >= 0 && local >= 0 && local < LOCAL_EXPERTS ? local : -1;
 }
 
-// bucket[local expert][slot] = (8 token + rank, bits of the routing weight); count[local expert] = pairs of it.
+// bucket[local expert][slot] = (token, bits of the routing weight); count[local expert] = pairs of it.
 // A block counts in shared memory first, so that one atomic a block and expert goes to device memory.
 __global__ void __launch_bounds__(ROUTE_WARPS * 32)
 derby_route(const float* __restrict__ logits, const __nv_bfloat16* __restrict__ bias, int2* __restrict__ bucket,
@@ -164,7 +165,7 @@ derby_route(const float* __restrict__ logits, const __nv_bfloat16* __restrict__ 
     __syncthreads();
     if (local >= 0)
         bucket[size_t(local) * seq_len + block_base[local] + slot] =
-            make_int2(token * TOP_K + lane, __float_as_int(weight));
+            make_int2(token, __float_as_int(weight));
 }
 
 // With few tokens every CTA of the first GEMM does the routing for itself, one token a warp at a time, so no kernel has
@@ -219,7 +220,7 @@ __device__ __forceinline__ void publish(const Routed& routed, int2* bucket, int*
         const int token = i / TOP_K, local = routed.local[token][i % TOP_K];
         if (local >= 0)
             bucket[size_t(local) * seq_len + __popc(tokens_of(routed, local) & ((1u << token) - 1))] =
-                make_int2(i, __float_as_int(routed.weight[token][i % TOP_K]));
+                make_int2(token, __float_as_int(routed.weight[token][i % TOP_K]));
     }
 }
 
