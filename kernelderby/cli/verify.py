@@ -27,11 +27,14 @@ def command(traces: Path | None, key: Path | None, root: Path, as_json: bool) ->
     """
     from kernelderby.measure.run.verify import verify
     from kernelderby.report.frame import picked
+    from kernelderby.report.verified import seal_problems
 
     found = verify(traces or root / "traces", key)
     if as_json:
-        names = ("session", "commitment", "rows", "signed", "problems")
-        say_json([{"file": str(each.path)} | picked(each, *names) for each in found])
+        names = ("session", "commitment", "rows", "signed")
+        say_json(
+            [{"file": str(each.path)} | picked(each, *names) | {"problems": seal_problems(each)} for each in found]
+        )
     else:
         for each in found:
             how = "signed, " if each.signed else ""
@@ -41,7 +44,7 @@ def command(traces: Path | None, key: Path | None, root: Path, as_json: bool) ->
             )
             if each.commitment:
                 say_line(f"    commitment {each.commitment}")
-            for problem in each.problems:
+            for problem in seal_problems(each):
                 say_line(f"    {problem}")
     if any(each.problems for each in found):
         sys.exit(1)

@@ -16,6 +16,7 @@ from kernelderby.measure.run.plan import Settings, make_plan
 from kernelderby.measure.run.progress import Observer
 from kernelderby.measure.run.seal import commitment, link, sign
 from kernelderby.measure.run.verify import verify
+from kernelderby.report.verified import seal_problems
 
 pytest.importorskip("torch")
 NAMES = ["honest", "not_a_number"]
@@ -104,7 +105,7 @@ def test_a_changed_seal_does_not(sealed, change, again, told):
     root, seal = sealed
     rewritten(seal, change, again)
     (verified,) = verify(root)
-    assert any(told in problem for problem in verified.problems), verified.problems
+    assert any(told in problem for problem in seal_problems(verified)), verified.problems
 
 
 @pytest.mark.parametrize(
@@ -120,7 +121,7 @@ def test_rows_that_were_changed_dropped_or_added(sealed, change, told):
     (rows,) = (root / "traces").rglob("*.jsonl")
     rows.write_bytes(b"".join(line + b"\n" for line in change(rows.read_bytes().splitlines())))
     (verified,) = verify(seal)
-    assert any(told in problem for problem in verified.problems), verified.problems
+    assert any(told in problem for problem in seal_problems(verified)), verified.problems
 
 
 def test_broken_rows_and_seals_are_problems_and_the_rest_is_looked_at(sealed):
@@ -138,11 +139,11 @@ def test_broken_rows_and_seals_are_problems_and_the_rest_is_looked_at(sealed):
     seal.with_name("b.seal").write_text('["x"]\n')
     (rows.parent / "z.jsonl").symlink_to("/dev/zero")
     verified, pipe, other = verify(root / "traces")
-    assert "it is no regular file" in pipe.problems[0] and "line 1 does not follow" in other.problems[0]
-    assert any("z.jsonl: cannot be read" in problem for problem in verified.problems)
-    assert "7 rows of the session in the files and not sealed" in verified.problems, verified.problems
-    assert "2 rows of code that the session did not begin with" in verified.problems
-    assert "3 rows with inputs that the secret does not draw" in verified.problems, verified.problems
+    assert "it is no regular file" in seal_problems(pipe)[0] and "line 1 does not follow" in seal_problems(other)[0]
+    assert any("z.jsonl: cannot be read" in problem for problem in seal_problems(verified))
+    assert "7 rows of the session in the files and not sealed" in seal_problems(verified), verified.problems
+    assert "2 rows of code that the session did not begin with" in seal_problems(verified)
+    assert "3 rows with inputs that the secret does not draw" in seal_problems(verified), verified.problems
 
 
 TOOLS = {"ssh-keygen": ("{}", "{}.pub", ".sig"), "minisign": ("{}.key", "{}.pub", ".minisig")}
@@ -162,7 +163,7 @@ def test_a_signature_holds_for_the_key_and_the_bytes(sealed, tmp_path, tool):
         }
         subprocess.run(made[tool], check=True, capture_output=True)
     (unsigned,) = verify(seal, keys["judge"][1])
-    assert unsigned.signed is False and "signature" in unsigned.problems[0]
+    assert unsigned.signed is False and "signature" in seal_problems(unsigned)[0]
     assert sign(seal, keys["judge"][0]).name == seal.name + suffix
     assert [each.problems for each in verify(root, keys["judge"][1])] == [[]]
     (other,) = verify(seal, keys["other"][1])

@@ -7,7 +7,6 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -15,24 +14,11 @@ from typing import Any
 from kernelderby.errors import DerbyError
 from kernelderby.measure.judge.secret import of_workload
 from kernelderby.measure.run.seal import FOLDER, NAMESPACE, SUFFIX, commitment, link, ran, sha256, signature_of
+from kernelderby.rows.verified import SealDefect, SealProblem, Verified
 from kernelderby.store.bounds import reading
-from kernelderby.store.counts import counted
 from kernelderby.store.files import files_under, read_bytes
 
-
-@dataclass(slots=True)
-class Verified:
-    """One session. problems: empty if everything holds. signed: by the given key; None without a key."""
-
-    path: Path
-    session: str = ""
-    commitment: str = ""
-    rows: int = 0
-    signed: bool | None = None
-    problems: list[str] = field(default_factory=list)
-
-
-# Session -> (file, hash of the line) -> row; and the files that could not be read.
+# Session -> (file, hash of the line) -> row; and why files could not be read.
 _Rows = tuple[dict[str, dict[tuple[str, str], dict[str, Any]]], list[str]]
 
 
@@ -56,7 +42,7 @@ def _opened(path: Path) -> tuple[Verified, list[dict[str, Any]]]:
             entries = _chained(path, verified.problems)
         verified.session = str(entries[0].get("session")) if entries else ""
     except DerbyError as problem:
-        verified.problems.append(str(problem))
+        verified.problems.append(_unreadable(str(problem)))
     return verified, entries
 
 
@@ -65,28 +51,32 @@ def _verified(
 ) -> Verified:
     path = verified.path
     if not entries or entries[0].get("kind") != "begin":
-        verified.problems.append("does not begin with a commitment")
+        verified.problems.append(SealProblem(SealDefect.NO_COMMITMENT))
         return verified
     first, last = entries[0], entries[-1]
     verified.commitment = str(first.get("commitment"))
     sealed = [entry for entry in entries if entry.get("kind") == "row"]
     verified.rows = len(sealed)
     if last.get("kind") != "end":
-        verified.problems.append("has no end and no secret, so nobody can draw its inputs again")
+        verified.problems.append(SealProblem(SealDefect.NO_END))
     else:
         if commitment(verified.session, str(last.get("secret"))) != verified.commitment:
-            verified.problems.append("the secret is not the one that was committed to")
+            verified.problems.append(SealProblem(SealDefect.OTHER_SECRET))
         if last.get("rows") != len(sealed):
-            verified.problems.append(f"holds {counted(len(sealed), 'row')}, and says {last.get('rows')} at its end")
+            verified.problems.append(SealProblem(SealDefect.ROW_COUNT, len(sealed), str(last.get("rows"))))
     verified.problems += _against_rows(path, first, last, sealed, rows)
     if key is not None:
         problem = _signature_problem(path, key)
         verified.signed = not problem
-        verified.problems += [f"signature: {problem}"] * bool(problem)
+        verified.problems += [SealProblem(SealDefect.SIGNATURE, message=problem)] * bool(problem)
     return verified
 
 
-def _chained(path: Path, problems: list[str]) -> list[dict[str, Any]]:
+def _unreadable(message: str) -> SealProblem:
+    return SealProblem(SealDefect.UNREADABLE, message=message)
+
+
+def _chained(path: Path, problems: list[SealProblem]) -> list[dict[str, Any]]:
     """The entries up to the first one that does not follow from the one before."""
     entries: list[dict[str, Any]] = []
     previous = ""
@@ -98,7 +88,7 @@ def _chained(path: Path, problems: list[str]) -> list[dict[str, Any]]:
         except (ValueError, RecursionError, LookupError, AttributeError, TypeError):
             follows = False
         if not follows or (entries and entries[-1].get("kind") == "end"):
-            problems.append(f"line {number} does not follow: changed, dropped or added later")
+            problems.append(SealProblem(SealDefect.BROKEN_CHAIN, number))
             break
         entries.append(entry)
         previous = told
@@ -124,35 +114,34 @@ def _rows(sessions: Collection[str], traces: Path) -> _Rows:
 
 def _against_rows(
     path: Path, first: dict[str, Any], last: dict[str, Any], sealed: list[dict[str, Any]], rows: Callable[[Path], _Rows]
-) -> list[str]:
+) -> list[SealProblem]:
     """Compares the files of rows with the seal. The set is the folder that holds traces/."""
     if path.parent.name != FOLDER:
-        return [f"does not lie in traces/<gpu>/{FOLDER}/, so its rows are not checked"]
+        return [SealProblem(SealDefect.ELSEWHERE)]
     of_sessions, unread = rows(path.resolve().parents[2])
-    of_session, problems = of_sessions.get(str(first.get("session")), {}), list(unread)
+    of_session = of_sessions.get(str(first.get("session")), {})
     promised = {(str(entry.get("file")), str(entry.get("sha256"))) for entry in sealed}
-    for count, told in (
-        (len(promised - of_session.keys()), "sealed and not in the files as they were written"),
-        (len(of_session.keys() - promised), "of the session in the files and not sealed"),
-        (len(sealed) - len(promised), "sealed twice"),
-    ):
-        problems += [f"{counted(count, 'row')} {told}"] * bool(count)
-    of_rows = Counter(problem for row in of_session.values() for problem in _row_problems(row, first, last))
-    return problems + [f"{counted(count, 'row')} {problem}" for problem, count in of_rows.items()]
+    counts = {
+        SealDefect.MISSING_ROWS: len(promised - of_session.keys()),
+        SealDefect.UNSEALED_ROWS: len(of_session.keys() - promised),
+        SealDefect.REPEATED_ROWS: len(sealed) - len(promised),
+        **Counter(defect for row in of_session.values() for defect in _row_defects(row, first, last)),
+    }
+    return [*map(_unreadable, unread), *(SealProblem(defect, count) for defect, count in counts.items() if count)]
 
 
-def _row_problems(row: dict[str, Any], first: dict[str, Any], last: dict[str, Any]) -> list[str]:
+def _row_defects(row: dict[str, Any], first: dict[str, Any], last: dict[str, Any]) -> list[SealDefect]:
     found = []
     try:
         is_of_session = first["solutions"][row["solution"]] == row["measurement"]["solution_hash"]
     except (LookupError, TypeError):
         is_of_session = False
     if not is_of_session:
-        found.append("of code that the session did not begin with")
+        found.append(SealDefect.OTHER_CODE)
     environment = row["measurement"].get("environment")
     own = environment.get("secret") if isinstance(environment, dict) else None
     if own is not None and "secret" in last and own != _secret_of(row, last):
-        found.append("with inputs that the secret does not draw")
+        found.append(SealDefect.OTHER_INPUTS)
     return found
 
 
