@@ -26,6 +26,7 @@ from kernelderby.cli.options import (
     shape_option,
 )
 from kernelderby.cli.output import Output, output_options
+from kernelderby.cli.progress import bar
 
 
 @click.command(cls=DerbyCommand)
@@ -150,7 +151,6 @@ def _look_up(root: Path, names: tuple[str, ...], definitions: tuple[str, ...]) -
 
 def _run(planned: Any, named: tuple[str, ...], details: bool, dump: Path | None, output: Output) -> None:
     """Exit code 1 where it has not passed. named: solutions that must not be skipped."""
-    from kernelderby.measure.run.progress import bar
     from kernelderby.report.plain import plain
 
     with bar("checking", planned.steps, quiet=output.is_json) as advance:

@@ -9,6 +9,7 @@ from typing import Any
 from kernelderby.cli.measuring import observed, print_plan, print_rows
 from kernelderby.cli.options import Cluster, Wanted
 from kernelderby.cli.output import say, say_json, warn
+from kernelderby.cli.progress import bar
 from kernelderby.errors import DerbyError
 
 
@@ -89,7 +90,6 @@ def tune_on_cluster(
     from kernelderby.measure.cluster.bench import one_writer
     from kernelderby.measure.cluster.pool import cluster
     from kernelderby.measure.cluster.tune import ClusterTune
-    from kernelderby.measure.run.progress import bar
 
     run = ClusterTune(catalog, settings, jobs, lambda line: warn([line]), only_losses=only_losses)
     steps = sum(len(some) for _, some in jobs) * max(1, len(on.kinds))
@@ -117,7 +117,6 @@ def check_on_cluster(
     from kernelderby.measure.cluster.check import ClusterCheck
     from kernelderby.measure.cluster.pool import cluster
     from kernelderby.measure.judge.secret import drawn
-    from kernelderby.measure.run.progress import bar
     from kernelderby.report.checks import PASSED, checks_answer
     from kernelderby.report.plain import plain
 

@@ -20,6 +20,7 @@ from kernelderby.cli.options import (
     secret_option,
 )
 from kernelderby.cli.output import Output, output_options
+from kernelderby.cli.progress import bar
 from kernelderby.errors import DerbyError
 
 
@@ -89,7 +90,6 @@ def command(
     begin_judging(root, written, read, options["device"] != "cpu")
     from kernelderby.api.gate import gate
     from kernelderby.catalog import Catalog
-    from kernelderby.measure.run.progress import bar
     from kernelderby.report.gate import exit_code
     from kernelderby.store.files import write_whole
 

@@ -7,13 +7,12 @@ from contextlib import contextmanager
 from typing import Any
 
 from kernelderby.cli.output import say, say_line, warn
+from kernelderby.cli.progress import bar, duration
 from kernelderby.store.counts import counted
 
 
 def print_plan(machine: Any, plan: Any, hosts: int = 1, budget: float | None = None) -> None:
     """hosts: GPUs of the kind, side by side. budget: seconds."""
-    from kernelderby.measure.run.progress import duration
-
     say(
         f"{machine.name}, protocol {machine.protocol}"
         + (f" ({machine.protocol_note})" if machine.protocol_note else "")
@@ -35,14 +34,21 @@ def print_plan(machine: Any, plan: Any, hosts: int = 1, budget: float | None = N
 @contextmanager
 def observed(pairs: int, seconds: float, as_json: bool, budget: float | None = None) -> Iterator[Any]:
     """An observer that shows how far a run is. seconds, budget: see progress.bar()."""
-    from kernelderby.measure.run.progress import Observer, bar
+    from kernelderby.catalog.selection import workload_label
+    from kernelderby.measure.run.progress import Observer
     from kernelderby.report.plain import plain
 
     with bar("measuring", pairs, quiet=as_json, seconds=seconds, most=budget) as advance:
 
         class Shown(Observer):
-            def step(self, what: str) -> None:
-                advance(plain(what), done=0)
+            def checked(self, solution: str, workload: Any) -> None:
+                advance(plain(f"{solution} checked on {workload_label(workload)}"), done=0)
+
+            def round_done(self, solution: str, number: int, workload: Any) -> None:
+                advance(plain(f"{solution} round {number} on {workload_label(workload)}"), done=0)
+
+            def repeated(self, solution: str, why: str) -> None:
+                advance(plain(f"{solution} again: {why}"), done=0)
 
             def row(self, row: Any) -> None:
                 advance(plain(row.solution))

@@ -22,6 +22,7 @@ from kernelderby.cli.options import (
     written_root_option,
 )
 from kernelderby.cli.output import say, say_json, text_width
+from kernelderby.cli.progress import bar
 
 _SECRET = "secret of the shapes: {} (--secret draws them again)"
 
@@ -83,7 +84,6 @@ def command(
     from kernelderby.errors import DerbyError
     from kernelderby.measure.machine.probe import exclusive, find_machine
     from kernelderby.measure.machine.requirements import why_not
-    from kernelderby.measure.run.progress import bar
     from kernelderby.measure.tune.run import tune
     from kernelderby.measure.tune.turns import TuneSettings
 
@@ -158,7 +158,6 @@ def _regret(
     catalog: Any, machine: Any, settings: Any, chosen: list[Any], count: int, secret: str, as_json: bool
 ) -> None:
     from kernelderby.measure.machine.probe import exclusive
-    from kernelderby.measure.run.progress import bar
     from kernelderby.measure.tune.regret import regrets
     from kernelderby.report.tune import regret_report
 

@@ -9,9 +9,10 @@ import pytest
 from measuring import CPU, measure
 
 from kernelderby.catalog import Catalog
-from kernelderby.measure.run import progress, turns
+from kernelderby.cli import progress
+from kernelderby.measure.run import turns
 from kernelderby.measure.run.plan import Settings, make_plan
-from kernelderby.measure.run.progress import bar, duration, left_seconds
+from kernelderby.measure.run.progress import left_seconds
 
 
 def test_the_order_changes_from_round_to_round_and_is_the_same_again():
@@ -118,7 +119,7 @@ def test_the_time_left_stands_on_measured_rows():
     assert left_seconds(70, 700, 30.0, 0.0) == 270 and left_seconds(2, 3, 30.0, 0.0) is None
     assert left_seconds(1, 700, 30.0, 1000.0) < 1400, "the first step says little: by its pace it is six hours"
     assert left_seconds(690, 700, 3000.0, 1000.0) < 100
-    assert [duration(each) for each in (40, 720, 3900)] == ["40 s", "12 min", "1 h 05 min"]
+    assert [progress.duration(each) for each in (40, 720, 3900)] == ["40 s", "12 min", "1 h 05 min"]
 
 
 def test_the_least_work_is_measured_first(misbehaviours, checkout):
@@ -133,6 +134,6 @@ def test_the_least_work_is_measured_first(misbehaviours, checkout):
 def test_steps_that_nobody_can_count_say_what_goes_on(capsys, monkeypatch):
     """Off a terminal, where a gate looks as often as it must."""
     monkeypatch.setattr(progress, "_EVERY_SECONDS", -1.0)
-    with bar("gating", 0) as advance:
+    with progress.bar("gating", 0) as advance:
         advance("start 2 of at most 16", done=0)
     assert capsys.readouterr().err == "gating: start 2 of at most 16\n"

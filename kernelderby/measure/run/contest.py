@@ -14,7 +14,6 @@ import torch
 from msgspec.structs import asdict
 
 from kernelderby.catalog import Catalog, Solution
-from kernelderby.catalog.selection import workload_label
 from kernelderby.measure.clock.graphs import NotCapturable
 from kernelderby.measure.clock.timing import TimingFailed
 from kernelderby.measure.judge.doubt import SessionClock
@@ -124,7 +123,7 @@ class Contest:
             ends = list(pool.map(self._prepared, racers))
         passed = []
         for racer, end in zip(racers, ends, strict=True):
-            self._run.observer.step(f"{racer.solution.name} checked on {workload_label(self._job.workload)}")
+            self._run.observer.checked(racer.solution.name, self._job.workload)
             if self._goes_on(racer, end):
                 passed.append(racer)
         return passed
@@ -237,9 +236,9 @@ class Contest:
             if racer.solution.name in self._caught:
                 break
             if attempt < turns.REPEATS:
-                run.observer.step(f"{racer.solution.name} again: {disturbed}")
+                run.observer.repeated(racer.solution.name, disturbed)
                 time.sleep(_COOLING_SECONDS)
-        run.observer.step(f"{racer.solution.name} round {number} on {workload_label(self._job.workload)}")
+        run.observer.round_done(racer.solution.name, number, self._job.workload)
         racer.seconds += time.monotonic() - start
         if after:
             racer.clocks.append(after)
