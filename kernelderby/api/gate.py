@@ -28,11 +28,12 @@ def gate(
     base_python: str | None = None,
     candidate_python: str | None = None,
     device: str | None = None,
-    told: Callable[[str], None] = lambda _: None,
+    observer: Any = None,
     **settings: Any,
 ) -> Answer[Sequence[Any]]:
     """base, candidate: NAME, or NAME@REVISION of the set's repository. *_python: the interpreter of an environment with
-    other libraries. settings: of measure.run.gate.GateSettings. device: cuda, or cpu to try it out."""
+    other libraries. settings: of measure.run.gate.GateSettings. observer: a measure.run.gate.GateObserver. device:
+    cuda, or cpu to try it out."""
     from kernelderby.measure.machine.probe import find_machine
     from kernelderby.measure.machine.requirements import why_not
     from kernelderby.measure.run.gate import Gate, GateSettings, Side, spread
@@ -58,7 +59,7 @@ def gate(
                 raise DerbyError(f"{side.name}: cannot run here: {reason}")
         definition = catalog.definition(other.solution.definition)
         chosen, notes = _workloads(catalog, definition.name, workloads, spread)
-        found = Gate(definition, one, other, machine, GateSettings(**settings), told).run(chosen)
+        found = Gate(definition, one, other, machine, GateSettings(**settings), observer).run(chosen)
         least = settings.get("least", GateSettings().least)
         return gate_answer((one.name, other.name), machine.name or "a CPU", least, found, notes)
 

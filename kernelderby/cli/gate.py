@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from kernelderby.cli.options import (
 from kernelderby.cli.output import Output, output_options
 from kernelderby.cli.progress import bar
 from kernelderby.errors import DerbyError
+from kernelderby.store.counts import counted
 
 
 @click.command(cls=DerbyCommand)
@@ -95,12 +97,30 @@ def command(
 
     options |= {"least": least / 100} | ({"secret": secret} if secret else {})
     with bar("gating", 0, quiet=output.is_json) as advance:
-        options["told"] = lambda what: advance(what, done=0)
-        answer = gate(Catalog.open(root), base, candidate, workloads, **options)
+        observer = _observer(lambda line: advance(line, done=0))
+        answer = gate(Catalog.open(root), base, candidate, workloads, observer=observer, **options)
     output.emit(answer)
     if comment is not None:
         write_whole(comment, answer.to_markdown())
     sys.exit(exit_code(answer.value))
+
+
+def _observer(tell: Callable[[str], None]) -> Any:
+    from kernelderby.catalog.selection import workload_label
+    from kernelderby.measure.run.gate import GateObserver
+    from kernelderby.statistics.gate import BLOCKS
+
+    class ShownGate(GateObserver):
+        def started(self, number: int, most: int, workloads_left: int) -> None:
+            tell(f"start {number} of at most {most}, {counted(workloads_left, 'workload')} left")
+
+        def block_begun(self, workload: Any, number: int, block: int) -> None:
+            tell(f"{workload_label(workload)}: start {number}, block {block} of {BLOCKS}")
+
+        def repeated(self, role: str, why: str) -> None:
+            tell(f"{role} again: {why}")
+
+    return ShownGate()
 
 
 def _found(option: str, python: str | None) -> Path | None:

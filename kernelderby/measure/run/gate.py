@@ -5,14 +5,13 @@ from __future__ import annotations
 import hashlib
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from secrets import randbelow
 
 from kernelderby.catalog import Definition, Solution, Workload
-from kernelderby.catalog.selection import workload_label
 from kernelderby.measure.clock.graphs import NotCapturable
 from kernelderby.measure.judge import secret
 from kernelderby.measure.judge.doubt import Claims, Judged, SessionClock
@@ -44,7 +43,6 @@ from kernelderby.statistics.gate import (
     is_decided,
     side_of,
 )
-from kernelderby.store.counts import counted
 
 _COOLING_SECONDS = 2
 
@@ -82,6 +80,17 @@ class GatedWorkload:
     failure: str = ""
 
 
+class GateObserver:
+    """Gets the progress of a gate; the command overrides it. number: of a start, from 1 to GateSettings.most."""
+
+    def started(self, number: int, most: int, workloads_left: int) -> None: ...
+
+    def block_begun(self, workload: Workload, number: int, block: int) -> None: ...
+
+    def repeated(self, role: str, why: str) -> None:
+        """The turn of a process was disturbed and is taken again."""
+
+
 class _Out(Exception):
     """One side has no time on this workload."""
 
@@ -98,9 +107,14 @@ class Gate:
         candidate: Side,
         machine: Machine,
         settings: GateSettings,
-        told: Callable[[str], None] = lambda _: None,
+        observer: GateObserver | None = None,
     ) -> None:
-        self.definition, self.machine, self.settings, self.told = definition, machine, settings, told
+        self.definition, self.machine, self.settings, self.observer = (
+            definition,
+            machine,
+            settings,
+            observer or GateObserver(),
+        )
         by_side = {"base": base, "candidate": candidate}
         self.sides = {role: by_side[side_of(role)] for role in ROLES}
         self.root = candidate.root
@@ -117,7 +131,7 @@ class Gate:
                 left = [each for each in workloads if each.uuid not in found]
                 if not left:
                     break
-                self.told(f"start {number} of at most {self.settings.most}, {counted(len(left), 'workload')} left")
+                self.observer.started(number, self.settings.most, len(left))
                 try:
                     for workload in left:
                         if not self._workers:
@@ -162,7 +176,7 @@ class Gate:
             kind = "graph" if all(race.has_graph for race in races.values()) else "eager"
             blocks: list[list[Claims]] = []
             for block in range(BLOCKS):
-                self.told(f"{workload_label(workload)}: start {start}, block {block + 1} of {BLOCKS}")
+                self.observer.block_begun(workload, start, block + 1)
                 blocks.append([self._turn(role, races[role], kind, block, place) for place, role in enumerate(ORDER)])
             # One process of each side, and no process knows whether it is the one.
             for role in (f"{side} {1 + randbelow(PAIRS)}" for side in ("base", "candidate")):
@@ -222,7 +236,7 @@ class Gate:
             reading = self._sensors.read() if self._sensors else {}
             if not (why := turns.disturbance(self._sensors, reading, len(self._workers) + 1)):
                 break
-            self.told(f"{role} again: {why}")
+            self.observer.repeated(role, why)
             time.sleep(_COOLING_SECONDS)
         spans = turn.graph if kind == "graph" and turn.graph else turn.eager
         return Claims({kind: statistics.median(spans.spans_us)}, statistics.median(turn.eager.host_us))
