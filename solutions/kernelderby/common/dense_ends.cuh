@@ -6,6 +6,9 @@
 
 namespace derby {
 
+// Hardware barriers, by what their threads wait for; 0 is __syncthreads's.
+enum DenseBarrier { BOX_THERE = 1 };  // TURNED, one warpgroup, number 1 + its index: a box is written in shared memory
+
 // Where box `number` of the output lies, in the stages from `first` on.
 template <class F>
 __device__ __forceinline__ uint32_t box_place(const Shared<F>& shared, uint32_t first, int number) {
@@ -94,7 +97,7 @@ __device__ __forceinline__ void leave(Shared<F>& shared, PipelineState<F::STAGES
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, thread = threadIdx.x % THREADS;
     const bool by_hand = problem.extent.by_hand;
     const auto meet = [&] {
-        if (F::TURNED) named_barrier_sync(1 + group, WARPGROUP);
+        if (F::TURNED) named_barrier_sync(BOX_THERE + group, WARPGROUP);
         else __syncwarp();
     };
 #pragma unroll
