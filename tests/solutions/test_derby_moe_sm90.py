@@ -50,40 +50,30 @@ def test_it_compiles_for_sm_90a_and_the_second_time_it_is_there(module, built):
 
 
 @pytest.mark.parametrize("ctas", [132, 114, 2])
-def test_the_workspace_has_a_counter_for_every_cta(module, built, ctas):
-    """Where the kernels count: experts, a ticket, the pieces that a CTA waits for (kernel.cu, `first.arrived`)."""
+def test_the_workspace_has_a_counter_for_every_cta(module, ctas):
+    """Where the kernels count: experts, a ticket, the pieces that a CTA waits for."""
     module.workspace.kept.clear()
-    counters, *_, partial = module.space_for(module.open_library(built), 1, ctas, torch.device("cpu")).tensors
-    assert "ticket = first.count + LOCAL_EXPERTS;" in (FOLDER / "kernel.cu").read_text()
-    assert "arrived = first.ticket + 1;" in (FOLDER / "kernel.cu").read_text()
+    counters, *_, partial = module.space_for(1, ctas, torch.device("cpu")).tensors
+    assert f"LOCAL_EXPERTS = {module.NUM_LOCAL};" in (FOLDER / "route.cuh").read_text()
     assert counters.numel() == module.NUM_LOCAL + 1 + ctas
-    assert partial.numel() == ctas * 2 * 128 * 128 * 4, "a float32 piece of the largest tile a CTA"
+    assert partial.numel() == ctas * 2 * 128 * 128, "a float32 piece of the largest tile a CTA"
 
 
 def test_python_and_c_agree_on_the_fields_of_a_call(module):
-    """Names, order and kinds; sizes are compared when the library is opened."""
-    text = (FOLDER / "kernel.cu").read_text()
-    struct = text[text.index("struct derby_moe_call {") :]
-    kinds = {"int": ctypes.c_int, "float": ctypes.c_float}
-    fields = re.findall(r"^    (?:const )?(\w+)(\*?) (\w+);", struct[: struct.index("};")], re.MULTILINE)
-    assert len(fields) == 21
-    assert [(name, ctypes.c_void_p if star else kinds[kind]) for kind, star, name in fields] == module._Call._fields_
-
-
-def test_a_library_with_another_call_is_refused(module, built, monkeypatch):
-    class Shorter(ctypes.Structure):
-        _fields_ = module._Call._fields_[1:]
-
-    module.open_library(built)
-    monkeypatch.setattr(module, "_Call", Shorter)
-    with pytest.raises(RuntimeError, match=r"derby_moe_call has 144 bytes in .*, 136 in main.py"):
-        module.open_library(built)
+    """Names, order and kinds."""
+    kinds, fields = {"int": ctypes.c_int, "float": ctypes.c_float}, []
+    for file, name in (("gemm.cuh", "CallArguments"), ("kernel.cu", "Call")):
+        text = (FOLDER / file).read_text()
+        struct = text[text.index(f"struct {name} {{") :]
+        fields += re.findall(r"^    (?:const )?(\w+)(\*?) (\w+);", struct[: struct.index("};")], re.MULTILINE)
+    assert fields.pop(-6) == ("CallArguments", "", "arguments")
+    assert [(name, ctypes.c_void_p if star else kinds[kind]) for kind, star, name in fields] == module.Call._fields_
 
 
 def test_a_variant_that_is_none_is_refused_before_anything_is_launched(module, built):
     """Without a driver too: cudaErrorInvalidValue."""
-    library = module.open_library(built)
-    assert [library.derby_moe_run(module._Call(variant=number)) for number in (-1, 4)] == [1, 1]
+    function = module.library.load(built)
+    assert [function(module.Call(variant=number), None) for number in (-1, 4)] == [1, 1]
 
 
 def test_without_nvcc_it_says_so_in_one_line(module, tmp_path, monkeypatch):

@@ -60,7 +60,7 @@ CALLS = {
     "derby_fused_moe_sm90": ("fused_moe", {}),
     "derby_fp8_blockscale_fused_moe_sm90": ("fp8_blockscale_fused_moe", {}),
 }
-MOE = "derby_moe_sm90"  # calls its library itself
+MOE = "derby_moe_sm90"  # its tensors are too large to be made here
 # The device of a call, and the one that the CUDA runtime names: who takes the second for the first launches in vain.
 FIRST, DECEIVED, SECOND = (0, 0), (1, 0), (1, 1)
 
@@ -195,8 +195,8 @@ def test_two_builds_in_one_process(process):
 
 
 @pytest.mark.timeout(600)
-def test_the_library_that_a_solution_calls_itself(process):
-    """derby_moe_sm90's, which is told the device and has no statics to share."""
+def test_the_library_of_large_tensors(process):
+    """derby_moe_sm90's: each variant on each device."""
 
     def call():
         solution = loaded(CATALOG.solution(MOE))
@@ -204,11 +204,14 @@ def test_the_library_that_a_solution_calls_itself(process):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(libraries, "find_nvcc", lambda: str(process.nvcc))
             path = solution.library.build(ARCHITECTURE, process.nvcc.parent)
-        library, address, tokens, works = solution.open_library(path), 16, 16, []
-        for device, said in (FIRST, DECEIVED, SECOND):
-            library.two_devices_use(device, said)
-            given = [solution._Call(*[address] * 14, tokens, 0, 1.0, variant, 132, said, None) for variant in range(4)]
-            works.append([library.derby_moe_run(each) == 0 for each in given])
+        function, runtime, address, works = solution.library.load(path), ctypes.CDLL(str(path)), 16, []
+        given = [
+            solution.Call(*[address] * 13, 1.0, 0, solution.MOST_ROUTED, *[address] * 3, variant, 132)
+            for variant in range(4)
+        ]
+        for places in (FIRST, DECEIVED, SECOND):
+            runtime.two_devices_use(*places)
+            works.append([function(each, None) == 0 for each in given])
         return [*works, shared_by_all(path)]
 
     assert process.recalled([CATALOG.solution(MOE)], call) == [[True] * 4, [False] * 4, [True] * 4, []]

@@ -41,7 +41,7 @@ Variant variant_of() {
             C::ACT_BOX};
 }
 
-// What a call hands over: experts.py's _Call has these fields in this order. Shapes as in the definitions; of the
+// What a call hands over: experts.py's Call has these fields in this order. Shapes as in the definitions; of the
 // workspace as in Arguments.
 struct Call {
     const uint8_t* hidden_states;

@@ -10,23 +10,24 @@ namespace derby {
 constexpr int HIDDEN = 7168, INTERMEDIATE = 2048;
 static_assert(HIDDEN % (2 * BLOCK) == 0 && INTERMEDIATE % BLOCK == 0, "whole blocks");
 
-// What a call gives to both GEMMs' kernels.
+// What both GEMMs' kernels get from the host, of the second one x, x_scale and w_scale by kernel.cu. Call of main.py begins
+// with these fields.
 struct CallArguments {
-    const uint8_t* x;       // FIRST: [tokens, HIDDEN], else [pairs, INTERMEDIATE]
-    const float* x_scale;   // FIRST: [HIDDEN / 128, tokens], else [pairs, INTERMEDIATE / 128]
-    const float* w_scale;   // [experts, weight rows / 128, K / 128]
-    const float* logits;    // [tokens, EXPERTS]
+    const uint8_t* x;      // FIRST: [tokens, HIDDEN], else [pairs, INTERMEDIATE]
+    const float* x_scale;  // FIRST: [HIDDEN / 128, tokens], else [pairs, INTERMEDIATE / 128]
+    const float* w_scale;  // [experts, weight rows / 128, K / 128]
+    const float* logits;   // [tokens, EXPERTS]
     const __nv_bfloat16* bias;
-    int* count;             // [experts], zero between calls
-    int2* bucket;           // [experts, tokens] (token, bits of the routing weight)
-    uint8_t* act;           // [pairs, INTERMEDIATE]
-    float* act_scale;       // [pairs, INTERMEDIATE / 128]
-    float4* partial;        // pieces of split tiles, one a CTA
-    int* arrived;           // of a CTA's last tile, the pieces of others that are there; zero between calls
-    int* ticket;            // zero between calls
-    void* out;              // [tokens, HIDDEN] in bfloat16
+    void* out;             // [tokens, HIDDEN] in bfloat16
+    int* count;            // [experts], zero between calls
+    int* ticket;           // zero between calls
+    int* arrived;          // of a CTA's last tile, the pieces of others that are there; zero between calls
+    int2* bucket;          // [experts, tokens] (token, bits of the routing weight)
+    uint8_t* act;          // [pairs, INTERMEDIATE]
+    float* act_scale;      // [pairs, INTERMEDIATE / 128]
+    float4* partial;       // pieces of split tiles, one a CTA
     float scaling_factor;
-    int first_local;        // number of the first local expert
+    int first_local;       // number of the first local expert
     int tokens;
 };
 

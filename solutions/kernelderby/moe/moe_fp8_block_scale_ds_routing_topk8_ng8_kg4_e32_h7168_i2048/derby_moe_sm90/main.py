@@ -32,42 +32,22 @@ workspaces = importlib.import_module(f"{__name__}.workspaces")
 
 NUM_LOCAL, INTERMEDIATE, TOP_K = 32, 2048, 8
 MOST_ROUTED = 16  # tokens, as in route.cuh
-library = cuda_library.CudaLibrary(__file__, "derby_moe", "kernel.cu", [])
+PIECE_FLOATS = 128 * 256  # of the largest tile
 
 
-class _Call(ctypes.Structure):
-    """derby_moe_call of kernel.cu: the same fields in the same order."""
+class Call(ctypes.Structure):
+    """Call of kernel.cu: the same fields in the same order."""
 
     _fields_ = [
         *((name, ctypes.c_void_p) for name in (
-            "routing_logits", "routing_bias", "hidden_states", "hidden_states_scale", "gemm1_weights",
-            "gemm1_weights_scale", "gemm2_weights", "gemm2_weights_scale", "output", "bucket", "act", "act_scale",
-            "partial", "counters")),
-        ("seq_len", ctypes.c_int), ("local_expert_offset", ctypes.c_int), ("routed_scaling_factor", ctypes.c_float),
-        ("variant", ctypes.c_int), ("ctas", ctypes.c_int), ("device", ctypes.c_int), ("stream", ctypes.c_void_p)]
+            "x", "x_scale", "w_scale", "logits", "bias", "out", "count", "ticket", "arrived", "bucket", "act",
+            "act_scale", "partial")),
+        ("scaling_factor", ctypes.c_float), ("first_local", ctypes.c_int), ("tokens", ctypes.c_int),
+        *((name, ctypes.c_void_p) for name in ("gemm1_weights", "gemm2_weights", "gemm2_weights_scale")),
+        ("variant", ctypes.c_int), ("ctas", ctypes.c_int)]
 
 
-def open_library(path):
-    """The compiled library with its functions' types; RuntimeError where its struct of a call is not ours."""
-    library = ctypes.CDLL(str(path))
-    library.derby_moe_run.argtypes = [ctypes.POINTER(_Call)]
-    library.derby_moe_counters.argtypes = [ctypes.c_int]
-    library.derby_moe_piece_bytes.argtypes = [ctypes.c_int]
-    library.derby_moe_piece_bytes.restype = ctypes.c_longlong
-    if library.derby_moe_call_bytes() != ctypes.sizeof(_Call):
-        raise RuntimeError(f"derby_moe_sm90: derby_moe_call has {library.derby_moe_call_bytes()} bytes in {path}, "
-                           f"{ctypes.sizeof(_Call)} in main.py")
-    return library
-
-
-_library = None
-
-
-def _load():
-    global _library
-    if _library is None:
-        _library = open_library(library.build("90a"))
-    return _library
+library = cuda_library.CudaLibrary(__file__, "derby_moe_sm90", "kernel.cu", [ctypes.POINTER(Call)])
 
 
 def choose_variant(seq_len):
@@ -78,14 +58,15 @@ def choose_variant(seq_len):
     return 0 if seq_len <= MOST_ROUTED else 1 if seq_len <= 1024 else 2 if seq_len <= 2048 else 3
 
 
-workspace = workspaces.Workspace(torch.int32, torch.uint8, torch.float32, torch.uint8)
+workspace = workspaces.Workspace(torch.int32, torch.uint8, torch.float32, torch.float32)
 
 
-def space_for(library, seq_len, ctas, device):
-    """The counters, zeros between calls, and then those of _Call from `bucket` to `partial`."""
+def space_for(seq_len, ctas, device):
+    """The counters of Call, zeros between calls: a pair count for each expert, the ticket, and one for each CTA. Then
+    the buffers from `bucket` to `partial`."""
     pairs = seq_len * TOP_K
-    return workspace(device, library.derby_moe_counters(ctas), NUM_LOCAL * seq_len * 2, pairs * INTERMEDIATE,
-                     pairs * INTERMEDIATE // 128, library.derby_moe_piece_bytes(ctas))
+    return workspace(device, NUM_LOCAL + 1 + ctas, NUM_LOCAL * seq_len * 2, pairs * INTERMEDIATE,
+                     pairs * INTERMEDIATE // 128, ctas * PIECE_FLOATS)
 
 
 _ctas = {}
@@ -109,22 +90,16 @@ def run(routing_logits, routing_bias, hidden_states, hidden_states_scale, gemm1_
         return
     if hidden_states.device.type != "cuda":
         raise ValueError(f"derby_moe_sm90: the tensors are on {hidden_states.device}; it takes those of a CUDA device")
-    library = _library or _load()
     device = hidden_states.device
-    index = device.index or 0
-    ctas = _ctas.get(index)
+    ctas = _ctas.get(device)
     if ctas is None:
         ctas = torch.cuda.get_device_properties(device).multi_processor_count // 2 * 2  # in clusters of two
-        _ctas[index] = ctas
-    stream = torch.cuda.current_stream(device).cuda_stream
-    counters, *others = space_for(library, seq_len, ctas, device).addresses
-    call = _Call(
-        *[tensor.data_ptr() for tensor in (
-            routing_logits, routing_bias, hidden_states, hidden_states_scale, gemm1_weights, gemm1_weights_scale,
-            gemm2_weights, gemm2_weights_scale, output)],
-        *others, counters, seq_len, int(local_expert_offset), float(routed_scaling_factor), choose_variant(seq_len),
-        ctas, index, stream)
-    with torch.cuda.device(device):
-        error = library.derby_moe_run(call)
-    if error:
-        raise RuntimeError(f"derby_moe_sm90: launch failed: CUDA error {error}")
+        _ctas[device] = ctas
+    space = space_for(seq_len, ctas, device)
+    counters, *buffers = space.addresses
+    ticket = counters + 4 * NUM_LOCAL
+    library(device, Call(
+        hidden_states.data_ptr(), hidden_states_scale.data_ptr(), gemm1_weights_scale.data_ptr(),
+        routing_logits.data_ptr(), routing_bias.data_ptr(), output.data_ptr(), counters, ticket, ticket + 4, *buffers,
+        float(routed_scaling_factor), int(local_expert_offset), seq_len, gemm1_weights.data_ptr(),
+        gemm2_weights.data_ptr(), gemm2_weights_scale.data_ptr(), choose_variant(seq_len), ctas))
