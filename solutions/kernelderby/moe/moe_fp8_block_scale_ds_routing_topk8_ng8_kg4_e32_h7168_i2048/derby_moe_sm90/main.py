@@ -6,9 +6,9 @@
                  and 1x128 FP8 quantisation in registers. It also clears the output.
 3. derby_gemm2   the second weight times the routing weight, added to the output rows in bf16 as they are done.
 
-experts_gemm.cuh says how the GEMMs work, experts_schedule.cuh how work is shared out, gemm.cuh what is this operator's
-own. Programmatic dependent launch lets a kernel set up while the one before it ends; the second GEMM's first weights are
-on their way by then.
+experts_gemm.cuh says how the GEMMs work, experts_schedule.cuh how work is shared out; gemm.cuh has what is this
+operator's own. Programmatic dependent launch lets a kernel set up while the one before it ends; the second GEMM's first
+weights are on their way by then.
 
 Not deterministic to the last bit: a token's rows (up to eight, two on average where it has any) and the stretches of a
 split K loop are added to its output row in bf16 in the order in which they come, each addition rounding by at most half
