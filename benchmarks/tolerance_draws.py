@@ -35,7 +35,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from kernelderby.catalog import Catalog, Definition, Solution
-from kernelderby.catalog.spaces import Unfit, draw
+from kernelderby.catalog.spaces import UnfitDraw, draw
 from kernelderby.measure.judge.cases import Case, small_cases
 from kernelderby.measure.judge.correctness import DEFAULT_TOLERANCE, Outputs, compare, reference_outputs, row_and_scale
 from kernelderby.measure.judge.definition import module_of
@@ -228,7 +228,7 @@ def drawn_cases(definition: Definition, module: ModuleType, count: int) -> list[
     found: dict[str, Case] = {}
     for number in range(400 * count):
         space, const = (whole, None) if number < 360 * count else (small, module.SMALL_AXES)
-        with contextlib.suppress(Unfit):
+        with contextlib.suppress(UnfitDraw):
             shape = fresh_shape(definition, module, draw(definition, space, corner, const), LARGE)
             found.setdefault(shape.workload.uuid, shape.case())
         if len(found) == count:

@@ -20,7 +20,7 @@ from kernelderby.errors import DerbyError
 from kernelderby.rank import definitions_with_rows
 from kernelderby.rank.order import order_dependences
 from kernelderby.rows.measurement import Measurement, Status
-from kernelderby.statistics.bootstrap import Resampled
+from kernelderby.statistics.bootstrap import ResampledRows
 from kernelderby.statistics.means import geometric_mean
 from kernelderby.statistics.ratio import Ratio
 from kernelderby.store.counts import counted
@@ -90,7 +90,7 @@ def test_interval_of_few_rounds_is_about_student_s():
     """Log ratios -1, 0, 1 (x 0.01): Student's 95 % interval of their mean is 4.303 * 0.01 / sqrt(3)."""
     a = row("a", "w1", 1.0, samples_us=tuple((math.exp(0.01 * step),) for step in (-1, 0, 1)))
     b = row("b", "w1", 1.0, samples_us=((1.0,),) * 3)
-    [ratio] = Resampled([a, b]).ratios(np.ones(2), np.array([0]), 1)
+    [ratio] = ResampledRows([a, b]).ratios(np.ones(2), np.array([0]), 1)
     assert math.log(ratio.high) == pytest.approx(4.303 * 0.01 / math.sqrt(3), rel=0.15)
     assert math.log(ratio.low) == pytest.approx(-math.log(ratio.high), rel=0.15)
 
@@ -102,7 +102,7 @@ def test_resampled_median_has_the_spread_of_a_real_bootstrap(count):
     b = row("b", "w1", 1.0, session="y", samples_us=((1.0,) * 5,))
     drawn = np.random.default_rng(1).choice(samples, size=(20000, count))
     expected = np.std(np.log(np.median(drawn, axis=1)))
-    found = Resampled([a, b]).differences(np.array([0]), np.array([1]))
+    found = ResampledRows([a, b]).differences(np.array([0]), np.array([1]))
     assert np.std(found.values) == pytest.approx(expected, rel=0.1) and found.freedom == [count + 5 - 2]
 
 

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from kernelderby.rows.measurement import FLASHINFER_BENCH_EVENTS, Correctness, Measurement, Place, Status, Timed
+from kernelderby.rows.measurement import FLASHINFER_BENCH_EVENTS, Correctness, FileLine, Measurement, Status, Timed
 
 WORKLOAD = {"uuid": "u1", "axes": {"rows": 2}, "inputs": {"x": {"type": "random"}}}
 
@@ -78,7 +78,7 @@ def test_a_check_goes_into_json_with_what_json_does_not_have():
 
 
 def test_a_record_never_changes_and_equals_what_says_the_same():
-    found = measurement(place=Place("a.jsonl", 3), times={"eager": Timed(8.0, ((8.0,),))})
+    found = measurement(place=FileLine("a.jsonl", 3), times={"eager": Timed(8.0, ((8.0,),))})
     for record, name in (
         (found, "status"),
         (found.correctness, "max_absolute_error"),
@@ -87,5 +87,5 @@ def test_a_record_never_changes_and_equals_what_says_the_same():
     ):
         with pytest.raises(AttributeError, match="immutable"):
             setattr(record, name, 1)
-    assert measurement() == measurement(place=Place("b.jsonl", 9)) and measurement() != measurement(message="other")
+    assert measurement() == measurement(place=FileLine("b.jsonl", 9)) and measurement() != measurement(message="other")
     assert measurement() != "other" and measurement() != measurement().to_trace()

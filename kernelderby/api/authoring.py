@@ -30,7 +30,7 @@ from kernelderby.store.counts import counted
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenEntry:
     """The files that were written. shown: the contract as it was understood. notes: remarks for the user, one line
     each."""
 
@@ -60,7 +60,7 @@ def new_operator(
     constants: Sequence[str] = (),
     op_type: str = "own",
     description: str = "",
-) -> Written:
+) -> WrittenEntry:
     """inputs: words such as "x:bf16[T,2,D]". computes: an expression of them in torch. function, example: MODULE:NAME
     or FILE.py:NAME of a reference and of its arguments, from which inputs and axes are inferred. measured: sizes such
     as "T=1,64". DerbyError for an impossible request."""
@@ -112,7 +112,7 @@ def new_operator(
             *(f"  {axis} = {', '.join(map(str, measured))}" for axis, measured in chosen.items()),
         ]
     )
-    return Written(name, tuple(files), shown, tuple(notes))
+    return WrittenEntry(name, tuple(files), shown, tuple(notes))
 
 
 def _from_function(
@@ -223,10 +223,10 @@ def _counted(root: Path, name: str) -> list[str]:
     return notes
 
 
-def new_solution(root: Path, name: str, operator: str, language: str, author: str) -> Written:
+def new_solution(root: Path, name: str, operator: str, language: str, author: str) -> WrittenEntry:
     """Writes and packs the solution's folder. The solution is correct from the start."""
     catalog = Catalog.open(root)
     definition = catalog.definition(operator)
     files = write_solution(catalog, name, definition, language, author)
     pack_one(root, files[0].parent)
-    return Written(name, tuple(files))
+    return WrittenEntry(name, tuple(files))

@@ -8,12 +8,12 @@ from kernelderby.catalog import Catalog, Solution, Workload, published
 from kernelderby.catalog.selection import by_leg, by_origin, of_origin, select_in_each
 from kernelderby.errors import DerbyError
 from kernelderby.rank.by_importance import ImportanceRanking, rank_by_importance
-from kernelderby.roofline.recorded import Recorded
+from kernelderby.roofline.recorded import RecordedTimes
 from kernelderby.rows.measurement import Measurement
 
 
 def ranked_by_importance(
-    catalog: Catalog, rows: Callable[[], Recorded], known: Mapping[str, Solution], origins: Sequence[str] = ()
+    catalog: Catalog, rows: Callable[[], RecordedTimes], known: Mapping[str, Solution], origins: Sequence[str] = ()
 ) -> ImportanceRanking:
     """TraceSet.rank_by_importance() for some rows. known: the solutions that take part."""
     catalog.check_origins(origins)

@@ -18,9 +18,9 @@ from kernelderby.catalog.workloads import FRESH
 from kernelderby.errors import DerbyError
 from kernelderby.rank import Ranking, rank
 from kernelderby.report.ranking.notes import notes
-from kernelderby.roofline.recorded import Reached, recorded
-from kernelderby.roofline.selection import Key, RowCount, choose_group, group_rows, tallies
-from kernelderby.rows.measurement import Measurement, Place, Status
+from kernelderby.roofline.recorded import RecordedTime, recorded
+from kernelderby.roofline.selection import GroupKey, RowCount, choose_group, group_rows, tallies
+from kernelderby.rows.measurement import FileLine, Measurement, Status
 from kernelderby.store.bounds import bounds, met
 
 _Fresh = tuple[dict[str, Any], dict[str, Any], str, int]  # workload, shape, where
@@ -86,7 +86,7 @@ class RecordedRows:
 
         found = self.catalog.remembered(("fresh",), definition, list[_Fresh], fresh)
         rows = [
-            Measurement(definition, ran, "", Status.PASSED, "", "", "", shape=shape, place=Place(path, line))
+            Measurement(definition, ran, "", Status.PASSED, "", "", "", shape=shape, place=FileLine(path, line))
             for ran, shape, path, line in found
         ]
         return self.catalog.shapes(definition, rows)
@@ -116,14 +116,14 @@ class RecordedRows:
         uuids = hashlib.sha256(" ".join(workload.uuid for workload in part).encode()).hexdigest()
         return self.catalog.remembered(("rank", repr(asked), uuids), definition, Ranking | None, ranked)  # type: ignore[arg-type]
 
-    def fastest(self, definition: str, key: Key) -> dict[str, Reached]:
+    def fastest(self, definition: str, key: GroupKey) -> dict[str, RecordedTime]:
         """uuid -> the shortest time of any solution, from the rows that count on one GPU under one protocol."""
 
-        def found() -> dict[str, Reached]:
+        def found() -> dict[str, RecordedTime]:
             rows = group_rows(self.of(definition)).get(key)
             return recorded(rows, self.catalog.solutions).fastest(definition) if rows else {}
 
-        return self.catalog.remembered(("fastest", *key), definition, dict[str, Reached], found)
+        return self.catalog.remembered(("fastest", *key), definition, dict[str, RecordedTime], found)
 
     def prepare(self) -> None:
         """For a large set: computes on all cores the rankings that `derby rank` shows without names, except remembered

@@ -36,7 +36,7 @@ from kernelderby.report.ranking.races import rankings_answer
 from kernelderby.report.roofline.answer import survey_answer
 from kernelderby.roofline.listing import Contract, Listing, contract, listing
 from kernelderby.roofline.operators import Survey, survey
-from kernelderby.roofline.recorded import Recorded, recorded
+from kernelderby.roofline.recorded import RecordedTimes, recorded
 from kernelderby.roofline.selection import RowCount
 from kernelderby.rows.checked import CheckResult
 from kernelderby.rows.measurement import Measurement
@@ -176,7 +176,7 @@ class TraceSet:
         named = self.catalog.solutions_named(names_of(solutions)) or self.catalog.solutions.values()
         known = {solution.name: solution for solution in named}
 
-        def rows() -> Recorded:
+        def rows() -> RecordedTimes:
             return recorded(self.catalog.traces(), known, gpu, protocol, time)
 
         found = ranked_by_importance(self.catalog, rows, known, names_of(origin))

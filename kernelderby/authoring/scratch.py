@@ -12,7 +12,7 @@ from typing import Any
 from kernelderby.authoring.entry import parsed, takes_outputs
 from kernelderby.catalog import Catalog, Definition, Requires, Solution, Workload, constraints
 from kernelderby.catalog.pack import packed_solution
-from kernelderby.catalog.spaces import Sizes, Unfit, line_of, sizes_of
+from kernelderby.catalog.spaces import Sizes, UnfitDraw, line_of, sizes_of
 from kernelderby.errors import DerbyError
 from kernelderby.store.fields import read_text, suggestion
 from kernelderby.store.files import write_whole
@@ -106,9 +106,9 @@ def _sizes(definition: Definition, listed: Sequence[Workload], word: str) -> Siz
             raise DerbyError(f"--shape: lacks the number {name}; add {name}=VALUE")
     try:
         if any(name not in given for name, size in definition.axes.items() if size is None):
-            raise Unfit
+            raise UnfitDraw
         return sizes_of(definition, values | given)
-    except Unfit:
+    except UnfitDraw:
         rules = "; ".join(definition.constraints)
         raise DerbyError(f"--shape: {word!r:.80} breaks what {definition.name} demands: {rules}") from None
 

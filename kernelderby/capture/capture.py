@@ -11,12 +11,12 @@ from typing import Any
 
 from kernelderby.capture.composed import composed
 from kernelderby.capture.graphs import replayed
-from kernelderby.capture.mapping import Mapped, Mapper, Refused, facts_of, told
+from kernelderby.capture.mapping import MappedCall, Mapper, UnmappedLaunch, facts_of, told
 from kernelderby.capture.rules import CLASSES
 from kernelderby.catalog import Catalog, Definition
 from kernelderby.catalog.spaces import Sizes
 from kernelderby.profile.kernels.attribution import Role, attribute
-from kernelderby.profile.operators import Issued, OperatorCall
+from kernelderby.profile.operators import LaunchOrigin, OperatorCall
 from kernelderby.profile.spans import Profile, Span, SpanKind
 
 # Numbers of neighbours before and after, the most telling first. The last ones are for the ends of a trace.
@@ -109,7 +109,9 @@ def capture(
     return tally.result(tuple(profile.path for profile in profiles), next(iter(gpus), None), tuple(warnings))
 
 
-def _work(both: Sequence[tuple[Span, Issued]], chains: Mapping[int, tuple[OperatorCall, ...]]) -> Iterator[_Launched]:
+def _work(
+    both: Sequence[tuple[Span, LaunchOrigin]], chains: Mapping[int, tuple[OperatorCall, ...]]
+) -> Iterator[_Launched]:
     for place, (span, issued) in enumerate(both):
         if issued.graph is None:
             yield _Launched(span, issued.chain, issued.grid, None)
@@ -149,30 +151,32 @@ class _Totals:
                 continue
             like = cut_off.get(place)
             if like is None:
-                self._refuse(each, Refused(None, _why_alone(each)))
+                self._refuse(each, UnmappedLaunch(None, _why_alone(each)))
             else:
                 self.inferred_ns += each.duration_ns
                 chain, one = everything[like].chain, found[like]
                 self._add(replace(each, chain=chain), one, 1 / launches[_call(everything[like], one)], True)
 
-    def _found(self, work: _Launched) -> Mapped | Refused:
+    def _found(self, work: _Launched) -> MappedCall | UnmappedLaunch:
         known = {**self._facts, "replayed": int(work.occurrence is not None)}
         facts = facts_of(work.span.ranges, self._context, known)
         found = self._mapper.map(work.chain, facts)
-        if isinstance(found, Refused) or any(each.type for each in found.call.operands):
+        if isinstance(found, UnmappedLaunch) or any(each.type for each in found.call.operands):
             return found
         kind = attribute(work.span.name, work.span.kind).dtype  # ranges give sizes only
         wanted = {spec.dtype for spec in found.definition.inputs.values()}
         if kind is None or kind in wanted or (kind in CLASSES["half"] and wanted & set(CLASSES["half"])):
             return found
-        return Refused(found.call, f"{kind} elements")
+        return UnmappedLaunch(found.call, f"{kind} elements")
 
-    def _add(self, work: _Launched, found: Mapped | Refused, calls: float, is_inferred: bool = False) -> None:
+    def _add(
+        self, work: _Launched, found: MappedCall | UnmappedLaunch, calls: float, is_inferred: bool = False
+    ) -> None:
         """calls: number of calls that begin with this launch; a fraction if the launches of the call are cut off."""
         duration = work.duration_ns
         if any(call.is_shaped for call in work.chain):
             self.shaped_ns += duration
-        if isinstance(found, Refused):
+        if isinstance(found, UnmappedLaunch):
             self._refuse(work, found)
             return
         key = found.definition.name, found.uuid
@@ -186,7 +190,7 @@ class _Totals:
         if calls == 1 and not is_inferred:
             shape.operators[found.call.name] = shape.operators.get(found.call.name, 0) + 1
 
-    def _refuse(self, work: _Launched, found: Refused) -> None:
+    def _refuse(self, work: _Launched, found: UnmappedLaunch) -> None:
         span = work.span
         if found.call is None:
             role = attribute(span.name, span.kind).role
@@ -219,11 +223,11 @@ class _Totals:
         )
 
 
-def _call(work: _Launched, found: Mapped | Refused) -> tuple[int, int | None]:
+def _call(work: _Launched, found: MappedCall | UnmappedLaunch) -> tuple[int, int | None]:
     return id(found.call), work.occurrence
 
 
-def _cut_off(everything: Sequence[_Launched], found: Mapping[int, Mapped | Refused]) -> dict[int, int]:
+def _cut_off(everything: Sequence[_Launched], found: Mapping[int, MappedCall | UnmappedLaunch]) -> dict[int, int]:
     """Place of a kernel whose launch is not in the trace -> place of a kernel with the same operator: one of the same
     name and grid, if all of those agree, otherwise one of the same name between the same neighbours."""
     operators = {place: _operator(one) for place, one in found.items()}
@@ -255,8 +259,8 @@ def _cut_off(everything: Sequence[_Launched], found: Mapping[int, Mapped | Refus
     return result
 
 
-def _operator(found: Mapped | Refused) -> object:
-    if isinstance(found, Mapped):
+def _operator(found: MappedCall | UnmappedLaunch) -> object:
+    if isinstance(found, MappedCall):
         return found.definition.name, found.uuid
     return (found.call.name, told(found.call), found.reason) if found.call else found.reason
 

@@ -10,10 +10,10 @@ from typing import Any
 
 from msgspec import Struct
 
-from kernelderby.capture.mapping import Mapped, Refused
-from kernelderby.capture.rules import CLASSES, NotThis, bind
+from kernelderby.capture.mapping import MappedCall, UnmappedLaunch
+from kernelderby.capture.rules import CLASSES, RuleMismatch, bind
 from kernelderby.catalog import Catalog, constraints
-from kernelderby.catalog.spaces import Unfit, sizes_of
+from kernelderby.catalog.spaces import UnfitDraw, sizes_of
 from kernelderby.profile.operators import OperatorCall
 from kernelderby.store.fields import Name, read_toml
 
@@ -50,17 +50,17 @@ def _sequences() -> tuple[_Sequence, ...]:
 
 
 def composed(
-    catalog: Catalog, launched: Sequence[tuple[tuple[OperatorCall, ...], Mapped | Refused]]
-) -> Mapping[int, Mapped]:
+    catalog: Catalog, launched: Sequence[tuple[tuple[OperatorCall, ...], MappedCall | UnmappedLaunch]]
+) -> Mapping[int, MappedCall]:
     """Place -> the composed operator to which the launch there belongs. launched: the operators around each launch, and
     the rules' results."""
     outers: dict[int, _Outer] = {}
     for place, (chain, found) in enumerate(launched):
         outer = outers.setdefault(id(chain[0]), _Outer(chain[0]))
         outer.places.append(place)
-        outer.is_mapped |= isinstance(found, Mapped)
+        outer.is_mapped |= isinstance(found, MappedCall)
     ordered = sorted(outers.values(), key=lambda each: each.call.start_ns)
-    result: dict[int, Mapped] = {}
+    result: dict[int, MappedCall] = {}
     start = 0
     while start < len(ordered):
         end = start + 1
@@ -92,7 +92,7 @@ def _matched(sequence: _Sequence, calls: Sequence[_Outer], start: int) -> list[_
     return found
 
 
-def _mapped(catalog: Catalog, sequence: _Sequence, calls: Sequence[_Outer]) -> Mapped | None:
+def _mapped(catalog: Catalog, sequence: _Sequence, calls: Sequence[_Outer]) -> MappedCall | None:
     definition = catalog.definitions.get(sequence.definition)
     source = next(each.call for each in calls if each.call.name == sequence.sizes_from)
     types = [operand.type for each in calls for operand in each.call.operands if operand.type in CLASSES["half"]]
@@ -108,9 +108,9 @@ def _mapped(catalog: Catalog, sequence: _Sequence, calls: Sequence[_Outer]) -> M
         given: dict[str, Any] = {name: size for name, size in sizes.items() if name in known}
         given |= {name: constraints.value(text, sizes) for name, text in sequence.sizes.items()}
         fitting = sizes_of(definition, given)
-    except (NotThis, Unfit, constraints.NotArithmetic):
+    except (RuleMismatch, UnfitDraw, constraints.NotArithmetic):
         return None
     told = OperatorCall(
         " + ".join(dict.fromkeys(each.call.name.removeprefix("aten::") for each in calls)), source.operands
     )
-    return Mapped(told, definition, fitting, fitting.uuid(definition), sequence.id, NOTE)
+    return MappedCall(told, definition, fitting, fitting.uuid(definition), sequence.id, NOTE)

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from kernelderby.capture.capture import CapturedShape, Unmapped
 from kernelderby.catalog import Catalog, Definition, constraints
-from kernelderby.catalog.spaces import Sizes, Unfit, sizes_of
+from kernelderby.catalog.spaces import Sizes, UnfitDraw, sizes_of
 from kernelderby.errors import DerbyError
 from kernelderby.shapes.rules import loads_of
 from kernelderby.store.fields import Name, read_json, read_toml
@@ -134,5 +134,5 @@ def _sizes(definition: Definition, entry: _DumpRule, values: Mapping[str, Any]) 
                 return None
             given[name] = known[name] = value
         return sizes_of(definition, given)
-    except (constraints.NotArithmetic, Unfit):
+    except (constraints.NotArithmetic, UnfitDraw):
         return None

@@ -13,7 +13,7 @@ from kernelderby.catalog import Catalog, Definition, Workload
 from kernelderby.catalog.spaces import Sizes
 from kernelderby.hardware import Gpu, find_gpu
 from kernelderby.roofline.floors import floors
-from kernelderby.roofline.recorded import Reached, Recorded, recorded
+from kernelderby.roofline.recorded import RecordedTime, RecordedTimes, recorded
 from kernelderby.rows.measurement import Cost, Measurement
 
 NEAR = 2.0  # each size of a neighbour is within this factor
@@ -21,7 +21,7 @@ CostOf = Callable[[Definition, Sizes], Cost | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Best:
+class FastestRecorded:
     """The fastest recorded solution. exact: recorded at this shape. Otherwise it was recorded at the neighbour `axes`,
     and its time is multiplied by the ratio of the two floors. kind: one of measurement.TIME_KINDS."""
 
@@ -40,7 +40,7 @@ class Gain:
     shape: CapturedShape
     here_us: float
     floor_us: float | None
-    best: Best | None
+    best: FastestRecorded | None
     saved_ns: float
     to_floor_ns: float | None
 
@@ -76,14 +76,14 @@ def gains(catalog: Catalog, found: Capture, cost_of: CostOf, gpu_name: str | Non
     return Gains(gpu, name, found.total_ns, tuple(result), times is not None, is_other)
 
 
-def _recorded(catalog: Catalog, gpu: Gpu | None) -> tuple[list[Measurement], Recorded | None]:
+def _recorded(catalog: Catalog, gpu: Gpu | None) -> tuple[list[Measurement], RecordedTimes | None]:
     rows = catalog.traces()
     mine = [row for row in rows if gpu is not None and (each := find_gpu(row.gpu)) is not None and each.id == gpu.id]
     return rows, recorded(mine, catalog.solutions) if mine else None
 
 
 def _gain(
-    shape: CapturedShape, gpu: Gpu | None, cost_of: CostOf, times: Recorded | None, known: Sequence[Workload]
+    shape: CapturedShape, gpu: Gpu | None, cost_of: CostOf, times: RecordedTimes | None, known: Sequence[Workload]
 ) -> Gain:
     here_us = shape.time_ns / 1e3 / shape.calls if shape.calls else 0.0
     cost = cost_of(shape.definition, shape.sizes) if gpu else None
@@ -99,9 +99,9 @@ def _best(
     shape: CapturedShape,
     floor_us: float | None,
     gpu: Gpu,
-    times: Mapping[str, Mapping[str, Reached]],
+    times: Mapping[str, Mapping[str, RecordedTime]],
     known: Sequence[Workload],
-) -> Best | None:
+) -> FastestRecorded | None:
     near: list[tuple[float, Workload]] = []
     for workload in known:
         distance = _distance(shape, workload)
@@ -115,7 +115,9 @@ def _best(
         )
         if fastest is None:
             continue
-        best = Best(fastest.solution or "?", fastest.latency_us, distance == 0, dict(workload.axes), fastest.kind)
+        best = FastestRecorded(
+            fastest.solution or "?", fastest.latency_us, distance == 0, dict(workload.axes), fastest.kind
+        )
         if best.exact:
             return best
         theirs = floors(_in_place(workload.cost), gpu) if workload.cost else None

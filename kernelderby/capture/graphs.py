@@ -12,7 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from difflib import SequenceMatcher
 
-from kernelderby.profile.operators import CapturedGraph, CapturedLaunch, Issued, OperatorCall
+from kernelderby.profile.operators import CapturedGraph, CapturedLaunch, LaunchOrigin, OperatorCall
 from kernelderby.profile.spans import Span, SpanKind
 from kernelderby.store.counts import counted
 
@@ -21,7 +21,7 @@ _NUMBERS = re.compile(r"\d+")
 _Chains = dict[int, tuple[OperatorCall, ...]]
 
 
-def replayed(both: Sequence[tuple[Span, Issued]], graphs: Sequence[CapturedGraph]) -> tuple[_Chains, list[str]]:
+def replayed(both: Sequence[tuple[Span, LaunchOrigin]], graphs: Sequence[CapturedGraph]) -> tuple[_Chains, list[str]]:
     """Place in `both` -> the operators of its launch during the capture; and lines about it for the user."""
     replays: dict[int, list[int]] = defaultdict(list)
     for place, (_, issued) in enumerate(both):

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from kernelderby.capture.rules import CaptureRule, NotThis, rules_of
+from kernelderby.capture.rules import CaptureRule, RuleMismatch, rules_of
 from kernelderby.catalog import Catalog, Definition
-from kernelderby.catalog.spaces import Sizes, Unfit, sizes_of
+from kernelderby.catalog.spaces import Sizes, UnfitDraw, sizes_of
 from kernelderby.profile.operators import OperatorCall, tensors
 
 # vLLM: execute_context_2(888)_generation_30(30), and with the sums of the lengths of queries (sq) and of keys (sk):
@@ -29,7 +29,7 @@ NAMES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Mapped:
+class MappedCall:
     """A call that matches a definition at these sizes. note: how the two differ, "" if they do not."""
 
     call: OperatorCall
@@ -41,14 +41,14 @@ class Mapped:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class UnmappedLaunch:
     """A launch that no rule fits. call: None if no operator was open."""
 
     call: OperatorCall | None
     reason: str
 
 
-_Found = tuple[Definition, Sizes, str, str, str]  # Mapped without the call
+_Found = tuple[Definition, Sizes, str, str, str]  # a MappedCall without its call
 
 
 class Mapper:
@@ -58,25 +58,27 @@ class Mapper:
         self._catalog = catalog
         self._known: dict[Any, _Found | str] = {}
 
-    def map(self, chain: Sequence[OperatorCall], facts: Mapping[str, Any]) -> Mapped | Refused:
+    def map(self, chain: Sequence[OperatorCall], facts: Mapping[str, Any]) -> MappedCall | UnmappedLaunch:
         """The outermost call that a rule fits. A container is taken only if no call inside it fits."""
-        outer: Mapped | None = None
-        refused: Refused | None = None
+        outer: MappedCall | None = None
+        refused: UnmappedLaunch | None = None
         for call in chain:
             found = self._of_call(call, facts)
             if isinstance(found, str):
-                refused = refused or Refused(call, found)
+                refused = refused or UnmappedLaunch(call, found)
             elif found is not None:
-                mapped = Mapped(call, *found)
+                mapped = MappedCall(call, *found)
                 if not any(rule.entry.container for rule in rules_of(call.name)):
                     return mapped
                 outer = outer or mapped
         if outer or refused:
-            return outer or refused or Refused(None, "")
+            return outer or refused or UnmappedLaunch(None, "")
         if not chain:
-            return Refused(None, "launched outside of any operator")
+            return UnmappedLaunch(None, "launched outside of any operator")
         inner = next((call for call in reversed(chain) if call.is_shaped), chain[-1])
-        return Refused(inner, "no definition" if inner.is_shaped else "recorded without shapes (record_shapes=True)")
+        return UnmappedLaunch(
+            inner, "no definition" if inner.is_shaped else "recorded without shapes (record_shapes=True)"
+        )
 
     def _of_call(self, call: OperatorCall, facts: Mapping[str, Any]) -> _Found | str | None:
         """The match; a text that says why no rule of this operator fits; None if the operator has no rule."""
@@ -98,7 +100,7 @@ class Mapper:
             try:
                 values = rule.read(call.operands, facts)
                 sizes = _sizes(definition, values, rule)
-            except NotThis as problem:
+            except RuleMismatch as problem:
                 told = str(problem)
                 reason = reason if needed and told != rule.entry.needs else told
                 needed = needed or told == rule.entry.needs
@@ -109,21 +111,21 @@ class Mapper:
 
 
 def _sizes(definition: Definition, values: Mapping[str, Any], rule: CaptureRule) -> Sizes:
-    """The sizes that the definition and the rule's own formulas name. Unfit if a const axis has another size."""
+    """The sizes that the definition and the rule's own formulas name. UnfitDraw if a const axis has another size."""
     for axis, size in definition.axes.items():
         if size is not None and values.get(axis, size) != size:
-            raise NotThis(f"{axis} is {values[axis]}, and {definition.name} has {size}")
+            raise RuleMismatch(f"{axis} is {values[axis]}, and {definition.name} has {size}")
     own = {*definition.axes, *definition.inputs}
     own |= {name for name, formula in rule.entry.sizes.items() if formula.startswith("=") or name.startswith("max_")}
     own |= {"max_context_len"} & rule.entry.values.keys()
     given = {name: value for name, value in values.items() if name in own}
     given |= {axis: size for axis, size in definition.axes.items() if size is not None}
     if any(given.get(axis) == 0 for axis in definition.axes if axis != "bias_rows"):
-        raise NotThis("empty")
+        raise RuleMismatch("empty")
     try:
         return sizes_of(definition, given)
-    except Unfit:
-        raise NotThis(f"its sizes break a constraint of {definition.name}") from None
+    except UnfitDraw:
+        raise RuleMismatch(f"its sizes break a constraint of {definition.name}") from None
 
 
 def _other_type(call: OperatorCall, definition: Definition, rule: CaptureRule) -> str:

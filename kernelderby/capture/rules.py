@@ -56,7 +56,7 @@ class _RuleFile(Struct, forbid_unknown_fields=True):
     rule: tuple[CaptureEntry, ...]
 
 
-class NotThis(Exception):
+class RuleMismatch(Exception):
     """The rule does not fit this call; the message says why."""
 
 
@@ -76,7 +76,7 @@ class CaptureRule:
             if operand.dims is not None:
                 bind(place, names, operand.dims, own)
             elif not optional:
-                raise NotThis(f"no sizes of argument {place}")
+                raise RuleMismatch(f"no sizes of argument {place}")
         values |= own
         for name, where in self.entry.values.items():
             values[name] = _number(operands, name, where)
@@ -87,12 +87,12 @@ class CaptureRule:
     def _with_formulas(self, values: dict[str, Any]) -> dict[str, Any]:
         try:
             if not constraints.value(self.entry.when, values):
-                raise NotThis(self.entry.needs or f"is none where {self.entry.when}")
+                raise RuleMismatch(self.entry.needs or f"is none where {self.entry.when}")
             for name, formula in self.entry.sizes.items():
                 is_text = formula.startswith("=")
                 values[name] = formula[1:] if is_text else constraints.value(formula, values)
         except constraints.NotArithmetic:
-            raise NotThis(self.entry.needs or "a size is not in the trace") from None
+            raise RuleMismatch(self.entry.needs or "a size is not in the trace") from None
         return values
 
 
@@ -103,11 +103,11 @@ def bind(place: int, names: tuple[str, ...], dims: tuple[int, ...], known: dict[
     left: list[int] = list(dims)
     if starred is None:
         if len(dims) != len(names):
-            raise NotThis(f"argument {place} has {counted(len(dims), 'dimension')}")
+            raise RuleMismatch(f"argument {place} has {counted(len(dims), 'dimension')}")
     else:
         after = len(names) - starred - 1
         if len(dims) < starred + after:
-            raise NotThis(f"argument {place} has {counted(len(dims), 'dimension')}")
+            raise RuleMismatch(f"argument {place} has {counted(len(dims), 'dimension')}")
         product = 1
         for size in dims[starred : len(dims) - after]:
             product *= size
@@ -118,7 +118,7 @@ def bind(place: int, names: tuple[str, ...], dims: tuple[int, ...], known: dict[
             continue
         wanted = int(name) if name.isdigit() else known.setdefault(name, size)
         if wanted != size:
-            raise NotThis(f"argument {place} is {'x'.join(map(str, dims))}")
+            raise RuleMismatch(f"argument {place} is {'x'.join(map(str, dims))}")
 
 
 def _number(operands: tuple[Operand, ...], name: str, where: str) -> Any:
@@ -132,14 +132,14 @@ def _number(operands: tuple[Operand, ...], name: str, where: str) -> Any:
         except ValueError:
             continue
         return int(number) if number.is_integer() and not any(mark in given for mark in ".e") else number
-    raise NotThis(f"its {name} is not in the trace")
+    raise RuleMismatch(f"its {name} is not in the trace")
 
 
 def _check_type(operands: tuple[Operand, ...], place: int, kind: str) -> None:
     found = operands[place].type if place < len(operands) else ""
     wanted = CLASSES[kind]
     if found and wanted and found not in wanted:
-        raise NotThis(f"{found} elements")
+        raise RuleMismatch(f"{found} elements")
 
 
 @cache

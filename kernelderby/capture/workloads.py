@@ -15,7 +15,7 @@ from kernelderby.catalog import Catalog, Definition
 from kernelderby.catalog.spaces import line_of
 from kernelderby.catalog.workloads import tensor_bytes
 from kernelderby.errors import DerbyError
-from kernelderby.rows.row import Ran
+from kernelderby.rows.row import RanWorkload
 from kernelderby.shapes.rules import LARGEST, generated_inputs
 from kernelderby.store.fields import convert, read_jsonl
 from kernelderby.store.files import read_bytes, write_whole
@@ -75,7 +75,7 @@ def write_set(catalog: Catalog, found: Capture, out: Path, origin: str = ORIGIN)
 
 
 class _Older(Struct):
-    workload: Ran
+    workload: RanWorkload
 
 
 def _with_older(path: Path, own: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -24,10 +24,10 @@ _OF_A_SESSION: dict[str, Callable[[Measurement], object]] = {
     "measurement.environment.driver": lambda row: row.environment.get("driver"),
     "measurement.environment.empty_kernel_us": lambda row: _sorted(row.environment.get("empty_kernel_us")),
 }
-Place = tuple[str, str]  # the two folders above a file of rows: the GPU (or an author), and the op_type
+RowFolders = tuple[str, str]  # the two folders above a file of rows: the GPU (or an author), and the op_type
 
 
-def check_place(where: str, row: Measurement, place: Place, definition: Definition | None) -> None:
+def check_place(where: str, row: Measurement, place: RowFolders, definition: Definition | None) -> None:
     """DerbyError if the path names another GPU or another op_type. flashinfer-bench's rows lie under authors."""
     if row.protocol not in FLASHINFER_BENCH_PROTOCOLS or find_gpu(place[0]) is not None:
         agree(where, "evaluation.environment.hardware", gpu_id(row.gpu), place[0])

@@ -42,7 +42,7 @@ class MergedFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Merged:
+class MergeResult:
     files: tuple[MergedFile, ...]
     warnings: tuple[str, ...]
 
@@ -54,7 +54,7 @@ class _SourceLine(NamedTuple):
     text: bytes
 
 
-def merge(root: Path, sources: Sequence[Path]) -> Merged:
+def merge(root: Path, sources: Sequence[Path]) -> MergeResult:
     """Adds the rows of the sources (trace sets or their traces folders) to the set at root. DerbyError: a source has no
     rows, another run writes a file, or a file cannot be written."""
     warnings: list[str] = []
@@ -69,7 +69,7 @@ def merge(root: Path, sources: Sequence[Path]) -> Merged:
         for path in paths:
             found.setdefault(path.relative_to(folder), []).append(path)
     files = [_merged(root / "traces" / inner, paths, warnings) for inner, paths in sorted(found.items())]
-    return Merged(tuple(files), tuple(warnings))
+    return MergeResult(tuple(files), tuple(warnings))
 
 
 def _merged(target: Path, sources: Iterable[Path], warnings: list[str]) -> MergedFile:

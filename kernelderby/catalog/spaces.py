@@ -33,7 +33,7 @@ _POWERS = 0.25  # share of draws from a range that give a power of two, or a num
 Uniform = Callable[[], float]  # a number from 0 to below 1
 
 
-class Unfit(Exception):
+class UnfitDraw(Exception):
     """This draw gives no shape; another one may."""
 
 
@@ -55,8 +55,8 @@ class Sizes:
 def draw(
     definition: Definition, space: Mapping[str, Any], uniform: Uniform, const: Mapping[str, Any] | None = None
 ) -> Sizes:
-    """One shape of the space. const: other sizes for const axes (SMALL_AXES). Unfit if a range is empty or a constraint
-    of the definition does not hold. DerbyError if the space does not belong to this definition."""
+    """One shape of the space. const: other sizes for const axes (SMALL_AXES). UnfitDraw if a range is empty, or a
+    constraint of the definition does not hold. DerbyError if the space does not belong to this definition."""
     values: dict[str, Any] = {}
     for name, size in definition.axes.items():
         if size is not None:
@@ -71,14 +71,14 @@ def draw(
 
 
 def sizes_of(definition: Definition, values: Mapping[str, Any]) -> Sizes:
-    """Sorts the values into axes, numbers and values for the generator. Unfit and DerbyError as in draw()."""
+    """Sorts the values into axes, numbers and values for the generator. UnfitDraw and DerbyError as in draw()."""
     axes = {}
     for axis in definition.axes:
         size = values.get(axis)
         if not isinstance(size, int) or isinstance(size, bool):
             raise DerbyError(f"{definition.place}: AXES_SPACE: {axis}: is {size!r:.60}, no whole number; add a rule")
         if size < 0:
-            raise Unfit
+            raise UnfitDraw
         axes[axis] = size
     scalars = {}
     for name, spec in definition.inputs.items():
@@ -87,7 +87,7 @@ def sizes_of(definition: Definition, values: Mapping[str, Any]) -> Sizes:
                 raise DerbyError(f"{definition.place}: AXES_SPACE: lacks {name}; add a rule")
             scalars[name] = values[name]
     if any(constraints.holds(text, axes) is False for text in definition.constraints):
-        raise Unfit
+        raise UnfitDraw
     own = {*definition.axes, *definition.inputs}
     further = {name: value for name, value in values.items() if name not in own and not name.startswith("_")}
     return Sizes(axes, scalars, {name: value for name, value in further.items() if value is not None})
@@ -117,13 +117,13 @@ def _whole(low: int, high: int, step: int | None, uniform: Uniform) -> int:
     two random numbers, so later draws do not depend on the rule."""
     place, whether = uniform(), uniform()
     if high < low or low < 0:
-        raise Unfit
+        raise UnfitDraw
     beside = 1 if low == 0 else 0
     found: int = round((low + beside) * ((high + beside) / (low + beside)) ** place) - beside
     if step is not None:
         first, last = -(-low // step), high // step
         if last < first:
-            raise Unfit
+            raise UnfitDraw
         return step * min(max(round(found / step), first), last)
     if whether < _POWERS and found > 0:
         found = 2 ** round(math.log2(found)) + int(whether / _POWERS * 3) - 1

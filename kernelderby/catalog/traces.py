@@ -7,15 +7,14 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from kernelderby.catalog.agreement import Demands, Place, check_passed, check_place, demands_on, out_of_session
+from kernelderby.catalog.agreement import Demands, RowFolders, check_passed, check_place, demands_on, out_of_session
 from kernelderby.catalog.model import Definition, Workload
 from kernelderby.catalog.workloads import FRESH, workload_of
 from kernelderby.errors import DerbyError
 from kernelderby.rows.bulk import QuickRow, read_rows
-from kernelderby.rows.measurement import FLASHINFER_BENCH_PROTOCOLS, TIME_KINDS, Measurement, Status
-from kernelderby.rows.measurement import Place as Spot
+from kernelderby.rows.measurement import FLASHINFER_BENCH_PROTOCOLS, TIME_KINDS, FileLine, Measurement, Status
 from kernelderby.store.counts import counted
-from kernelderby.store.fields import Line, agree, decode_json, expect_keys_once, lines_of
+from kernelderby.store.fields import TextLine, agree, decode_json, expect_keys_once, lines_of
 
 _CLOCKS_DIFFER = timedelta(days=1)  # a row may come from a machine whose clock is fast or has no time zone
 
@@ -25,9 +24,9 @@ def load_rows(
     workloads: Mapping[str, Workload],
     left_out: Callable[[str], None],
     noted: Callable[[str], None],
-    place: Place | None = None,
+    place: RowFolders | None = None,
     definition: Definition | None = None,
-    lines: Iterator[Line] | None = None,
+    lines: Iterator[TextLine] | None = None,
 ) -> list[Measurement]:
     """The rows of a file, in its order. workloads: uuid -> workload of the definition. A row is broken if it
     contradicts its workload or its surroundings (agreement.py). place: the two folders above the file under traces/, if
@@ -43,7 +42,7 @@ def load_rows(
                 line.workload = ran[text] if text in ran else decode_json(f"{where}: workload", text)
             number = int(where.rpartition(":")[2])
             row = Measurement.from_row(
-                line, where, Spot(file, number), is_known=text in ran, by_author=place is not None
+                line, where, FileLine(file, number), is_known=text in ran, by_author=place is not None
             )
             agree(where, "definition", row.definition, stem)
             workload = workloads.get(row.uuid)

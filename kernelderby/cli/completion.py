@@ -29,7 +29,7 @@ _KINDS = {
 }
 
 
-class Known(click.types.StringParamType):
+class NameParameter(click.types.StringParamType):
     """A name, or several with commas, of which the last one is completed."""
 
     def __init__(self, kinds: tuple[str, ...]) -> None:
@@ -54,7 +54,7 @@ def complete_names(params: list[click.Parameter]) -> None:
     """Gives the parameters that take names of the set a type that knows them."""
     for param in params:
         if param.name in _KINDS and param.type is click.STRING:
-            param.type = Known(_KINDS[param.name])
+            param.type = NameParameter(_KINDS[param.name])
 
 
 def expect_names(given: Mapping[str, Any], root: Path) -> None:

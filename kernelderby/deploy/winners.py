@@ -13,7 +13,7 @@ from kernelderby.catalog.selection import SCORED
 from kernelderby.catalog.traces import fresh_workloads
 from kernelderby.deploy.runtime.selector import Selector
 from kernelderby.errors import DerbyError
-from kernelderby.roofline.recorded import Recorded, recorded
+from kernelderby.roofline.recorded import RecordedTimes, recorded
 from kernelderby.roofline.selection import BASELINE_AUTHOR
 from kernelderby.rows.measurement import Measurement
 
@@ -37,7 +37,7 @@ class TimedShape:
 
 
 @dataclass(frozen=True, slots=True)
-class HeldOut:
+class HeldOutShapes:
     """The shapes of one origin, for which the shapes of all other origins choose. mean: mean loss. outside: number of
     shapes outside the measured region, where libraries run. twins: number of shapes at sizes that the others measured
     too, with other contents such as routings."""
@@ -60,7 +60,7 @@ class ChoiceLoss:
     worst: float | None
     outside: int
     outside_mean: float | None
-    held_out: dict[str, HeldOut]
+    held_out: dict[str, HeldOutShapes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ def kind_of(solution: Solution) -> str:
 def _winners(
     catalog: Catalog,
     definition: Definition,
-    found: Recorded,
+    found: RecordedTimes,
     rows: Sequence[Measurement],
     refused: Callable[[Solution], str | None],
 ) -> Winners:
@@ -275,7 +275,7 @@ def _loss(
     for shape in shapes:
         choice = selector([each for each in shapes if each.sizes != shape.sizes])
         (inside if choice.inside(shape.sizes) else outside).append(_lost(choice, shape))
-    held_out: dict[str, HeldOut] = {}
+    held_out: dict[str, HeldOutShapes] = {}
     for origin in [*sorted({each.origin for each in shapes}.difference(SCORED)), FRESH]:
         held = fresh if origin == FRESH else [each for each in shapes if each.origin == origin]
         known = [each for each in shapes if each.origin != origin]
@@ -284,7 +284,7 @@ def _loss(
             beyond = sum(not choice.inside(each.sizes) for each in held)
             twins = len([each for each in held if each.sizes in {one.sizes for one in known}])
             losses = [_lost(choice, each) for each in held]
-            held_out[origin] = HeldOut(len(held), sum(losses) / len(losses), beyond, twins)
+            held_out[origin] = HeldOutShapes(len(held), sum(losses) / len(losses), beyond, twins)
     return ChoiceLoss(*(len(inside), _mean(inside), max(inside, default=None), len(outside), _mean(outside)), held_out)
 
 

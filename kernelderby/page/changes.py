@@ -15,7 +15,7 @@ from kernelderby.page.model.trust import ShownChange, ShownChanges
 from kernelderby.page.text import interval, words
 from kernelderby.rank import rank
 from kernelderby.roofline import selection
-from kernelderby.roofline.selection import Key
+from kernelderby.roofline.selection import GroupKey
 from kernelderby.rows.measurement import Measurement
 from kernelderby.store.files import files_under
 
@@ -65,7 +65,7 @@ def changes(
 
 
 def _change(
-    key: Key,
+    key: GroupKey,
     definition: str,
     solution: Solution,
     new: Sequence[Measurement],

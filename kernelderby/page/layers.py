@@ -6,7 +6,7 @@ from pathlib import Path
 
 from kernelderby.page.model.recordings import ShownLayerColumn, ShownLayerRow, ShownLayers, ShownModule
 from kernelderby.page.text import six, words
-from kernelderby.profile.layers.map import Line
+from kernelderby.profile.layers.map import LayerLine
 from kernelderby.profile.layers.sums import LayerColumn
 from kernelderby.profile.layers.table import LayerTable, layer_table
 from kernelderby.report.profile.layers import layers_report
@@ -93,7 +93,7 @@ def _row(table: LayerTable, place: tuple[str, ...], times: list[float | None]) -
     )
 
 
-def _kernel_row(table: LayerTable, line: Line) -> ShownLayerRow:
+def _kernel_row(table: LayerTable, line: LayerLine) -> ShownLayerRow:
     ratios = [None, *(table.compare(column, [line]) for column in table.columns[1:])]
     return ShownLayerRow(
         words(line[0]),

@@ -18,11 +18,11 @@ from kernelderby.rank.model import NOT_MEASURED, Cell
 from kernelderby.report.ranking.notes import notes
 from kernelderby.roofline import selection
 from kernelderby.roofline.floors import operator_fair_share, operator_share
-from kernelderby.roofline.selection import Chosen, Key
+from kernelderby.roofline.selection import CountedRow, GroupKey
 from kernelderby.rows.measurement import Measurement, Rounds
 
 Samples = dict[str, Rounds]  # by the kind of time
-Rows = Mapping[tuple[str, str], Chosen]
+Rows = Mapping[tuple[str, str], CountedRow]
 
 
 def races_of(
@@ -79,7 +79,7 @@ def _races_of_part(
 
 
 def _race(
-    key: Key,
+    key: GroupKey,
     usual: Ranking,
     orders: Mapping[str, Ranking],
     workloads: Sequence[Workload],
@@ -111,7 +111,7 @@ def _race(
     )
 
 
-def _samples(chosen: Chosen | None) -> Samples:
+def _samples(chosen: CountedRow | None) -> Samples:
     times = {kind: chosen.measurement.time(kind) for kind in KINDS} if chosen else {}
     return {kind: tuple(time.samples_us) for kind, time in times.items() if time and time.samples_us}
 

@@ -38,9 +38,9 @@ def trust(
     libraries: Iterable[NotRaced],
     warnings: Iterable[str],
 ) -> ShownTrust:
-    groups: dict[selection.Key, list[RowGroup]] = {}
+    groups: dict[selection.GroupKey, list[RowGroup]] = {}
     for group in counted:
-        groups.setdefault(selection.Key(gpu_id(group.gpu), group.protocol), []).append(group)
+        groups.setdefault(selection.GroupKey(gpu_id(group.gpu), group.protocol), []).append(group)
     shown = [_group(*each) for each in groups.items()]
     return ShownTrust(
         tuple(sorted(shown, key=lambda each: -each.rows)),
@@ -55,7 +55,7 @@ def trust(
     )
 
 
-def _group(key: selection.Key, groups: Sequence[RowGroup]) -> ShownGroup:
+def _group(key: selection.GroupKey, groups: Sequence[RowGroup]) -> ShownGroup:
     environments = [environment for group in groups for environment in group.environments]
     return ShownGroup(
         key.gpu,

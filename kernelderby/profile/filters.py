@@ -11,7 +11,7 @@ from typing import Any
 
 from kernelderby.errors import DerbyError
 from kernelderby.profile.names import expression, fits
-from kernelderby.profile.operators import Issued
+from kernelderby.profile.operators import LaunchOrigin
 from kernelderby.profile.spans import KernelSum, Launched, Profile, RangeInstance, Span, sum_spans
 
 _TIME = re.compile(r"\s*(?P<number>\d+(?:\.\d+)?|\.\d+)\s*(?P<unit>ns|us|ms|s)?\s*")
@@ -143,7 +143,7 @@ class SelectedProfile(Profile):
     def launched(self) -> Iterator[Launched]:
         return self._selected(self.profile.launched())
 
-    def issued(self) -> Iterator[Issued]:
+    def issued(self) -> Iterator[LaunchOrigin]:
         both = zip(self.profile.launched(), self.profile.issued(), strict=True)
         tagged: Iterator[Any] = ((span, launch, issued) for (span, launch, _), issued in both)
         chosen: Iterator[Any] = self._selected(tagged)

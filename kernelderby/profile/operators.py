@@ -71,7 +71,7 @@ class OperatorCall:
 
 
 @dataclass(frozen=True, slots=True)
-class Issued:
+class LaunchOrigin:
     """The origin of GPU work. chain: the operators open at its launch, outermost first. graph: the launch of the CUDA
     graph that contains it, None outside graphs. grid: a kernel's grid, if the trace has it."""
 

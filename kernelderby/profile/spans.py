@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from kernelderby.profile.names import unnumbered
-from kernelderby.profile.operators import CapturedGraph, Issued, RangeCalls
+from kernelderby.profile.operators import CapturedGraph, LaunchOrigin, RangeCalls
 
 
 class SpanKind(StrEnum):
@@ -173,13 +173,13 @@ class Profile(ABC):
         """Like spans(), each with its launch."""
         return ((span, None, None) for span in self.spans())
 
-    def issued(self) -> Iterator[Issued]:
+    def issued(self) -> Iterator[LaunchOrigin]:
         """For each of spans() the framework's operators around its launch. Ranges count only if their names give sizes.
         A torch.profiler trace must have been opened with operators. Consecutive kernels in ranges of the same names
         belong to one call."""
         calls = RangeCalls()
         for span in self.spans():
-            yield Issued(calls.chain(span.process, span.ranges))
+            yield LaunchOrigin(calls.chain(span.process, span.ranges))
 
     def captured_graphs(self) -> list[CapturedGraph]:
         """The graphs whose capture is in the file, in order."""

@@ -21,7 +21,7 @@ _SMALL_GRID, _FEW_WARPS = 0.5, 0.3
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class TimeParts:
     """One row's time in us. total: the time of the compared kind (graph if there is one, else eager). busy: the part in
     which a kernel ran; gaps: the rest of total. host: the time to enqueue a call. None if the row lacks the value."""
 
@@ -62,9 +62,9 @@ class Explanation:
     ceilings: Floors | None
     empty_us: float | None
     reachable_us: float | None
-    parts: Parts | None
+    parts: TimeParts | None
     share: float | None
-    rival: Parts | None
+    rival: TimeParts | None
     pipeline: Pipeline | None
     demands: tuple[KernelDemand, ...]
     unit: tuple[str, float] | None
@@ -117,14 +117,14 @@ class Explanation:
         return None
 
 
-def parts_of(row: Measurement, kind: str) -> Parts | None:
+def parts_of(row: Measurement, kind: str) -> TimeParts | None:
     """None for a row without a time of that kind."""
     total = latency_us(row, kind)
     if total is None:
         return None
     busy = row.time("busy")
     gaps = max(0.0, total - busy.median_us) if busy else None
-    return Parts(row.solution, kind, total, latency_us(row), busy.median_us if busy else None, gaps, row.host_us)
+    return TimeParts(row.solution, kind, total, latency_us(row), busy.median_us if busy else None, gaps, row.host_us)
 
 
 def explained(
@@ -165,7 +165,7 @@ def explained(
     return replace(found, experiments=tuple(sorted(_experiments(found), key=lambda each: -each.saves_us)))
 
 
-def _rival(own: Parts | None, others: Sequence[Parts]) -> Parts | None:
+def _rival(own: TimeParts | None, others: Sequence[TimeParts]) -> TimeParts | None:
     faster = [each for each in others if own is None or each.total < own.total]
     if own is not None and faster:
         return max(faster, key=lambda each: each.total)

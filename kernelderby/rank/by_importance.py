@@ -20,14 +20,14 @@ from kernelderby.roofline.floors import (
     share_on,
     weighted_share,
 )
-from kernelderby.roofline.recorded import Reached, Recorded
+from kernelderby.roofline.recorded import RecordedTime, RecordedTimes
 from kernelderby.roofline.selection import Group
 
 BEST = "best of all"  # a contender that has on every shape the fastest solution of any author
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class OperatorStanding:
     """One contender on one operator. solution: the author's solution with the best place in that operator's ranking;
     None for BEST, which has one per shape."""
 
@@ -43,7 +43,7 @@ class Contender:
     operators. outdated: number of passed rows of former sources."""
 
     name: str
-    entries: dict[str, Entry]
+    entries: dict[str, OperatorStanding]
     share: WeightedShare
     fair: WeightedShare
     shapes: int
@@ -65,7 +65,7 @@ class ImportanceRanking:
 
 
 def rank_by_importance(
-    recorded: Recorded,
+    recorded: RecordedTimes,
     workloads: Mapping[str, Sequence[Workload]],
     solutions: Mapping[str, Solution],
     importance: Mapping[str, float],
@@ -106,8 +106,8 @@ def rank_by_importance(
 
 
 def _firsts(
-    recorded: Recorded, operator: str, solutions: Mapping[str, Solution], workloads: Sequence[Workload]
-) -> dict[str, tuple[str | None, dict[str, Reached]]]:
+    recorded: RecordedTimes, operator: str, solutions: Mapping[str, Solution], workloads: Sequence[Workload]
+) -> dict[str, tuple[str | None, dict[str, RecordedTime]]]:
     """Author -> the author's first solution in the operator's order (docs/scoring.md), with its times. Only authors
     with a row."""
     known = {workload.uuid: 1.0 for workload in workloads}
@@ -121,13 +121,13 @@ def _firsts(
 
 def _contender(
     name: str,
-    chosen: Mapping[str, tuple[str | None, dict[str, Reached]] | None],
+    chosen: Mapping[str, tuple[str | None, dict[str, RecordedTime]] | None],
     workloads: Mapping[str, Sequence[Workload]],
     gpu: Gpu,
     importance: Mapping[str, float],
 ) -> Contender:
     entries = {
-        operator: Entry(
+        operator: OperatorStanding(
             each[0], _share(each[1], workloads[operator], gpu), _fair_share(each[1], workloads[operator], gpu)
         )
         for operator, each in chosen.items()
@@ -151,7 +151,7 @@ def _contender(
     )
 
 
-def _share(times: Mapping[str, Reached], workloads: Sequence[Workload], gpu: Gpu) -> OperatorShare:
+def _share(times: Mapping[str, RecordedTime], workloads: Sequence[Workload], gpu: Gpu) -> OperatorShare:
     """S of every shape that has a time, a cost and a peak for each dtype in it."""
     return operator_share(
         [
@@ -161,7 +161,7 @@ def _share(times: Mapping[str, Reached], workloads: Sequence[Workload], gpu: Gpu
     )
 
 
-def _fair_share(times: Mapping[str, Reached], workloads: Sequence[Workload], gpu: Gpu) -> FairShare:
+def _fair_share(times: Mapping[str, RecordedTime], workloads: Sequence[Workload], gpu: Gpu) -> FairShare:
     """S_fair of every shape that has a time, a cost and an empty kernel's time in its session."""
     shares: list[float | None] = []
     for workload in workloads:

@@ -17,7 +17,7 @@ def card_of(row: Measurement) -> str | None:
     return str(found) if found else None
 
 
-class Spread(NamedTuple):
+class CardSpread(NamedTuple):
     """apart: by how much the slowest card is slower than the fastest, over all times of the same code on the same
     workload that at least two cards have (`shared` of them). Without such times apart is None."""
 
@@ -28,7 +28,7 @@ class Spread(NamedTuple):
     shared: int = 0
 
 
-def spread(rows: Iterable[Measurement]) -> Spread | None:
+def spread(rows: Iterable[Measurement]) -> CardSpread | None:
     """None if the rows come from one card."""
     timed = [
         (card, row.latency_us, row)
@@ -48,7 +48,7 @@ def spread(rows: Iterable[Measurement]) -> Spread | None:
         for card, latency_us in own.items():
             logs[card].append(math.log(latency_us) - middle)
     if not shared:
-        return Spread(len(cards))
+        return CardSpread(len(cards))
     means = {card: fmean(values) for card, values in logs.items()}
     fastest, slowest = min(means, key=lambda card: means[card]), max(means, key=lambda card: means[card])
-    return Spread(len(cards), fastest, slowest, math.expm1(means[slowest] - means[fastest]), len(shared))
+    return CardSpread(len(cards), fastest, slowest, math.expm1(means[slowest] - means[fastest]), len(shared))

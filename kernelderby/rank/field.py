@@ -10,13 +10,13 @@ from kernelderby.catalog import Solution
 from kernelderby.catalog.libraries import UNKNOWN, library_of, oldest
 from kernelderby.catalog.templates import NotRaced
 from kernelderby.roofline import selection
-from kernelderby.roofline.selection import Chosen, Group
+from kernelderby.roofline.selection import CountedRow, Group
 from kernelderby.rows.measurement import Measurement, Status
 from kernelderby.store.counts import counted
 
 
 @dataclass(frozen=True, slots=True)
-class Raced:
+class RacedLibrary:
     """A library at one operator. library: the author of its solutions, as in a lead. version: the oldest version among
     the rows that count; "unknown" if a row does not name it, None without rows of present code. here: the version in a
     constraints file, or the installed one; None without either. passed, workloads: number of workloads with a time of
@@ -47,7 +47,7 @@ class Field:
 
     group: Group | None
     importance: dict[str, float]
-    raced: tuple[Raced, ...]
+    raced: tuple[RacedLibrary, ...]
     without: tuple[str, ...]
     not_raced: tuple[NotRaced, ...] = ()
 
@@ -81,7 +81,7 @@ def field(
     key = selection.choose_group(groups, gpu, None) if groups else None
     chosen = selection.newest_rows(groups[key], solutions) if key else {}
     order = sorted(workloads, key=lambda name: (-importance.get(name, 0.0), name))
-    raced: list[Raced] = []
+    raced: list[RacedLibrary] = []
     without: list[str] = []
     for name in order:
         of_library: dict[tuple[str, str], list[str]] = {}
@@ -111,13 +111,13 @@ def _raced(
     module: str,
     names: Sequence[str],
     uuids: Sequence[str],
-    chosen: Mapping[tuple[str, str], Chosen],
+    chosen: Mapping[tuple[str, str], CountedRow],
     here: Mapping[str, str],
-) -> Raced:
+) -> RacedLibrary:
     rows = [chosen[name, uuid] for name in names for uuid in uuids if (name, uuid) in chosen]
     passed = [each.measurement for each in rows if each.measurement.status is Status.PASSED and not each.outdated]
     days = sorted(row.timestamp[:10] for row in passed)
-    return Raced(
+    return RacedLibrary(
         definition,
         library,
         tuple(names),

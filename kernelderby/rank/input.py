@@ -11,7 +11,7 @@ from kernelderby.hardware import Gpu
 from kernelderby.rank.order import Times
 from kernelderby.roofline import selection
 from kernelderby.roofline.floors import Floors, fair_floor_us, floors
-from kernelderby.roofline.selection import Chosen
+from kernelderby.roofline.selection import CountedRow
 from kernelderby.rows.measurement import Measurement, Status
 
 
@@ -24,7 +24,7 @@ class RankingInput:
 
     workloads: tuple[Workload, ...]
     importance: dict[str, float]
-    chosen: dict[tuple[str, str], Chosen]
+    chosen: dict[tuple[str, str], CountedRow]
     times: Times
     gpu: Gpu | None
     kind: str
@@ -79,7 +79,10 @@ def ranking_input(
 
 
 def _asked(
-    chosen: Mapping[tuple[str, str], Chosen], plain: Collection[str], known: Collection[str], solutions: Iterable[str]
+    chosen: Mapping[tuple[str, str], CountedRow],
+    plain: Collection[str],
+    known: Collection[str],
+    solutions: Iterable[str],
 ) -> dict[str, frozenset[str]]:
     passed, failed = set(), defaultdict(set)
     for (solution, uuid), each in chosen.items():

@@ -14,7 +14,7 @@ import numpy as np
 
 from kernelderby.roofline.selection import BASELINE_AUTHOR
 from kernelderby.rows.measurement import Measurement
-from kernelderby.statistics.bootstrap import Resampled, Scratch, bounds, widening
+from kernelderby.statistics.bootstrap import ResampledRows, Scratch, bounds, widening
 from kernelderby.statistics.ratio import Ratio
 
 Best = Mapping[str, Mapping[str, Measurement]]  # uuid -> author -> the row with the author's shortest time
@@ -51,7 +51,7 @@ def lead_of(author: str, best: Best, kind: str, weights: Mapping[str, float] | N
         who = best_library(author, rows, kind)
         if who is None or author not in rows:
             continue
-        found = Resampled([rows[who], rows[author]], kind, scratch).differences(one, two)
+        found = ResampledRows([rows[who], rows[author]], kind, scratch).differences(one, two)
         value, weight = _us(rows[who], kind) / _us(rows[author], kind), (weights or {}).get(uuid, 1.0)
         deviations = (deviations if len(deviations) else np.zeros_like(found.values)) + weight * found.values
         ratios.append(_interval(value, found.values, int(found.freedom[0]), bool(found.paired[0])))

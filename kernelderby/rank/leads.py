@@ -13,14 +13,14 @@ from kernelderby.errors import DerbyError
 from kernelderby.rank.field import version_of
 from kernelderby.rank.lead import Lead, best_library, lead_of, of_present_code
 from kernelderby.roofline import selection
-from kernelderby.roofline.recorded import Reached, Recorded, recorded
+from kernelderby.roofline.recorded import RecordedTime, RecordedTimes, recorded
 from kernelderby.rows.measurement import Measurement, Status
 from kernelderby.statistics.means import geometric_mean
 from kernelderby.statistics.ratio import Ratio
 from kernelderby.store.fields import suggestion
 
 KINDS = ("graph", "eager")
-_Best = Mapping[str, Mapping[str, Reached]]  # uuid -> author
+_Best = Mapping[str, Mapping[str, RecordedTime]]  # uuid -> author
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,10 +205,10 @@ def _versions(
 
 
 def _best_by_author(
-    found: Recorded, solutions: Mapping[str, Solution], workloads: Sequence[Workload], of: str
+    found: RecordedTimes, solutions: Mapping[str, Solution], workloads: Sequence[Workload], of: str
 ) -> _Best:
     """uuid -> author -> the shortest time of the author's solutions of a definition, former code included."""
-    best: dict[str, dict[str, Reached]] = {workload.uuid: {} for workload in workloads}
+    best: dict[str, dict[str, RecordedTime]] = {workload.uuid: {} for workload in workloads}
     for name, own in found.times.get(of, {}).items():
         for uuid, time in own.items():
             if uuid in best:
@@ -218,7 +218,7 @@ def _best_by_author(
     return best
 
 
-def _most_often_fastest(best: Mapping[str, Mapping[str, Mapping[str, Reached]]]) -> str | None:
+def _most_often_fastest(best: Mapping[str, Mapping[str, Mapping[str, RecordedTime]]]) -> str | None:
     """The author who is fastest most often, over the shapes on which two authors were measured."""
     fastest = Counter(
         min(own, key=lambda author: (own[author].latency_us, author))

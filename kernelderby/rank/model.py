@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from kernelderby.rank.lead import Lead
-from kernelderby.roofline.selection import Chosen, Group
+from kernelderby.roofline.selection import CountedRow, Group
 from kernelderby.rows.measurement import Measurement
 from kernelderby.statistics.ratio import Ratio
 from kernelderby.store.counts import counted
@@ -159,7 +159,7 @@ class Ranking:
         return next(row for row in self.rows if row.uuid == uuid)
 
 
-class Asked(NamedTuple):
+class CallerChoices(NamedTuple):
     """Which choices the caller made. The notes name the others."""
 
     gpu: bool
@@ -175,8 +175,8 @@ class Noted(Protocol):
         self,
         ranking: Ranking,
         rows: Sequence[Measurement],
-        chosen: Mapping[tuple[str, str], Chosen],
+        chosen: Mapping[tuple[str, str], CountedRow],
         solutions: Mapping[str, Any],
-        asked: Asked,
+        asked: CallerChoices,
     ) -> tuple[str, ...]:
         """rows: all rows of the ranked GPU and protocol. solutions: all solutions of the definition in the set."""

@@ -25,7 +25,7 @@ from kernelderby.statistics.bootstrap import (
     Floats,
     Integers,
     Intervals,
-    Resampled,
+    ResampledRows,
     Scratch,
     bounds,
     widening,
@@ -36,7 +36,7 @@ _THREADS = 4  # numpy's sums and sorts release the interpreter's lock; more thre
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class PairComparisons:
     """pairs: by (first, second); the first precedes the second in the order. over_baseline: (solution, uuid) -> its
     time over the baseline's, if both passed. margins: uuid -> time of the second fastest over time of the fastest."""
 
@@ -105,10 +105,10 @@ class _Field:
     names: list[str]
     times: Floats
     places: Integers
-    resampled: Resampled
+    resampled: ResampledRows
 
 
-def compare(data: RankingInput, ordered: Sequence[str], baseline: str | None) -> Compared:
+def compare(data: RankingInput, ordered: Sequence[str], baseline: str | None) -> PairComparisons:
     """ordered: every solution with a row, best first. baseline: a solution that passed something."""
     base = ordered.index(baseline) if baseline is not None else None
     first, second = wanted(len(ordered), base)
@@ -131,7 +131,7 @@ def compare(data: RankingInput, ordered: Sequence[str], baseline: str | None) ->
             if len(names) > 1:
                 fastest, runner_up = np.argsort(field.times, kind="stable")[:2].tolist()
                 [margins[uuid]] = field.resampled.ratios(field.times, np.array([runner_up]), fastest)
-    return Compared(_pairs(tally, ordered, first, second), over_baseline, margins)
+    return PairComparisons(_pairs(tally, ordered, first, second), over_baseline, margins)
 
 
 def _field(data: RankingInput, uuid: str, ordered: Sequence[str], scratch: Scratch) -> _Field:
@@ -143,7 +143,7 @@ def _field(data: RankingInput, uuid: str, ordered: Sequence[str], scratch: Scrat
         names,
         np.array([data.times[name][uuid] for name in names]),
         np.array([at.get(name, -1) for name in ordered], dtype=np.int64),
-        Resampled([data.chosen[name, uuid].measurement for name in names], data.kind, scratch),
+        ResampledRows([data.chosen[name, uuid].measurement for name in names], data.kind, scratch),
     )
 
 

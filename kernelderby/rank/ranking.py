@@ -14,9 +14,9 @@ from kernelderby.errors import DerbyError
 from kernelderby.hardware import find_gpu
 from kernelderby.rank.input import RankingInput, ranking_input
 from kernelderby.rank.lead import Lead, lead_of, of_present_code
-from kernelderby.rank.model import NOT_MEASURED, PASSED, Asked, Cell, Noted, Pair, Ranking, Summary, WorkloadRow
+from kernelderby.rank.model import NOT_MEASURED, PASSED, CallerChoices, Cell, Noted, Pair, Ranking, Summary, WorkloadRow
 from kernelderby.rank.order import order, order_dependences, slowdowns
-from kernelderby.rank.pairs import Compared, compare
+from kernelderby.rank.pairs import PairComparisons, compare
 from kernelderby.roofline import selection
 from kernelderby.roofline.floors import fair_share, share_of_floor
 from kernelderby.rows.measurement import Measurement, Status
@@ -96,7 +96,7 @@ def rank(
     )
     if noted is None:
         return ranking
-    asked = Asked(
+    asked = CallerChoices(
         gpu=gpu is not None, protocol=protocol is not None, baseline=baseline is not None, time=time is not None
     )
     return replace(ranking, notes=noted(ranking, rows, data.chosen, solutions, asked))
@@ -136,7 +136,9 @@ def _importance(workload: Workload) -> float:
     return float(value)
 
 
-def _row(data: RankingInput, workload: Workload, ordered: Sequence[str], compared: Compared, label: str) -> WorkloadRow:
+def _row(
+    data: RankingInput, workload: Workload, ordered: Sequence[str], compared: PairComparisons, label: str
+) -> WorkloadRow:
     uuid = workload.uuid
     passed = sorted((name for name in ordered if uuid in data.times[name]), key=lambda name: data.times[name][uuid])
     fastest, second = (*passed, None, None)[:2]

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from kernelderby.deploy.export import Exported
 from kernelderby.deploy.twins import WrittenTwins
-from kernelderby.deploy.winners import FRESH, AllWinners, HeldOut, Winners, kind_of
+from kernelderby.deploy.winners import FRESH, AllWinners, HeldOutShapes, Winners, kind_of
 from kernelderby.report.answer import Answer
 from kernelderby.report.frame import frame
 from kernelderby.report.model import Column, Report, Row, Table, cell_of, left, right
@@ -128,7 +128,7 @@ def _report(found: AllWinners, where: str) -> Report:
 
 def _held_out(operators: Sequence[Winners]) -> str:
     """For each origin a mean over operators."""
-    found: dict[str, list[HeldOut]] = {"models": [], FRESH: []}
+    found: dict[str, list[HeldOutShapes]] = {"models": [], FRESH: []}
     for each in operators:
         for origin, held in each.loss.held_out.items():
             found.setdefault(origin, []).append(held)

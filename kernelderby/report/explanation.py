@@ -9,7 +9,7 @@ from typing import Any
 from kernelderby.catalog.selection import workload_label
 from kernelderby.hardware.occupancy import KernelDemand
 from kernelderby.profile.counters import FULL
-from kernelderby.rank.bounds import Experiment, Explanation, Parts
+from kernelderby.rank.bounds import Experiment, Explanation, TimeParts
 from kernelderby.report.answer import Answer
 from kernelderby.report.frame import Frame
 from kernelderby.report.model import Column, Report, Row, Table, cell_of, left, right
@@ -154,7 +154,7 @@ def _time_table(found: Explanation) -> Table:
     return Table("Where the time goes", columns, rows, _compared(found.parts, rival))
 
 
-def _compared(own: Parts | None, rival: Parts | None) -> str:
+def _compared(own: TimeParts | None, rival: TimeParts | None) -> str:
     if own is None or rival is None:
         return ""
     ratio = own.total / rival.total

@@ -8,7 +8,7 @@ from msgspec.structs import asdict
 
 from kernelderby.catalog.libraries import UNKNOWN
 from kernelderby.catalog.templates import NotRaced
-from kernelderby.rank.field import Field, Raced
+from kernelderby.rank.field import Field, RacedLibrary
 from kernelderby.report.answer import Answer
 from kernelderby.report.frame import Frame, fields_of, frame
 from kernelderby.report.model import Column, Report, Row, Table, TableCell, cell_of, left
@@ -70,7 +70,7 @@ def _facts(found: Field) -> Iterator[str]:
         )
 
 
-def _row(raced: Raced, importance: float | None, is_same: bool) -> Row:
+def _row(raced: RacedLibrary, importance: float | None, is_same: bool) -> Row:
     is_bad = not raced.version or raced.is_newest is False or raced.version == UNKNOWN
     days = dict.fromkeys(day for day in (raced.measured_from, raced.measured_to) if day)
     return (

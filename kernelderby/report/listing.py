@@ -16,7 +16,7 @@ from kernelderby.report.model import Column, Report, Row, Table, TableCell, left
 from kernelderby.report.numbers import amount, percent
 from kernelderby.roofline.floors import arithmetic_intensity
 from kernelderby.roofline.listing import Contract, ListedOperator, Listing
-from kernelderby.roofline.recorded import Reached
+from kernelderby.roofline.recorded import RecordedTime
 from kernelderby.store.counts import counted
 
 OUTDATED = "†"
@@ -283,7 +283,7 @@ def _cost_cells(workload: Workload) -> Row:
 
 def _best_cells(found: Contract, workload: Workload) -> Iterator[str]:
     for gpu in found.gpus:
-        best: Reached | None = found.best[gpu].get(workload.uuid)
+        best: RecordedTime | None = found.best[gpu].get(workload.uuid)
         yield f"{best.solution or ''}{OUTDATED if best.outdated else ''}" if best else ""
         yield percent(best.share) if best and best.share is not None else ""
 

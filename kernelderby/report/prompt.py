@@ -13,7 +13,7 @@ from kernelderby.report.model import NOT_KNOWN, Column, Report, Row, Table, righ
 from kernelderby.report.numbers import floor_us, microseconds, percent
 from kernelderby.roofline.floors import Floors, floors
 from kernelderby.roofline.listing import Contract
-from kernelderby.roofline.recorded import Reached
+from kernelderby.roofline.recorded import RecordedTime
 from kernelderby.store.counts import counted
 
 _RULES = (
@@ -124,7 +124,7 @@ def _floor_cells(workload: Workload, gpu: Gpu) -> Row:
     return (floor_us(found.memory_us), floor_us(found.compute_us)) if found else (NOT_KNOWN, NOT_KNOWN)
 
 
-def _best_cells(best: Reached | None) -> Row:
+def _best_cells(best: RecordedTime | None) -> Row:
     if best is None:
         return None, None, None
     share = NOT_KNOWN if best.share is None else percent(best.share)

@@ -14,8 +14,8 @@ from kernelderby.catalog.selection import by_origin, of_origin
 from kernelderby.errors import DerbyError
 from kernelderby.hardware import find_gpu, gpu_id
 from kernelderby.roofline.floors import OperatorShare, operator_share
-from kernelderby.roofline.recorded import Reached, against, recorded
-from kernelderby.roofline.selection import Key, RowCount, choose_group, group_rows, tallies
+from kernelderby.roofline.recorded import RecordedTime, against, recorded
+from kernelderby.roofline.selection import GroupKey, RowCount, choose_group, group_rows, tallies
 from kernelderby.store.counts import counted
 
 SORTS = ("importance", "name", "shapes", "s")
@@ -61,7 +61,7 @@ class Contract:
     solutions: tuple[Solution, ...]
     workloads: tuple[Workload, ...]
     gpus: tuple[str, ...]
-    best: dict[str, dict[str, Reached]]
+    best: dict[str, dict[str, RecordedTime]]
 
     def __repr__(self) -> str:
         parts = f"{counted(len(self.solutions), 'solution')}, {counted(len(self.workloads), 'workload')}"
@@ -72,7 +72,7 @@ class RowsByDefinition(Protocol):
     """The facts about rows that a listing needs; api.recorded_rows.RecordedRows has them."""
 
     def tallies(self) -> list[RowCount]: ...
-    def fastest(self, definition: str, key: Key) -> dict[str, Reached]: ...
+    def fastest(self, definition: str, key: GroupKey) -> dict[str, RecordedTime]: ...
 
 
 def listing(
@@ -162,7 +162,7 @@ def _near(word: str, fields: Iterable[tuple[str, ...]]) -> str:
 def _operator(
     catalog: Catalog,
     definition: Definition,
-    times: Mapping[str, Mapping[str, Reached]],
+    times: Mapping[str, Mapping[str, RecordedTime]],
     importance: dict[str, float],
     origins: Collection[str],
 ) -> ListedOperator:
@@ -204,8 +204,8 @@ def _gpus(tallied: Iterable[RowCount]) -> tuple[str, ...]:
 
 
 def _best(
-    catalog: Catalog, definition: Definition, times: Mapping[str, Mapping[str, Reached]]
-) -> dict[str, dict[str, Reached]]:
+    catalog: Catalog, definition: Definition, times: Mapping[str, Mapping[str, RecordedTime]]
+) -> dict[str, dict[str, RecordedTime]]:
     """GPU id -> uuid -> the fastest passed solution, with its shares of the GPU's peaks."""
     workloads = catalog.workloads(definition.name)
     return {gpu: against(find_gpu(gpu), workloads, own) for gpu, own in times.items()}

@@ -23,7 +23,7 @@ from kernelderby.roofline.floors import (
     operator_share,
     weighted_share,
 )
-from kernelderby.roofline.recorded import Reached, Recorded, against, recorded
+from kernelderby.roofline.recorded import RecordedTime, RecordedTimes, against, recorded
 from kernelderby.store.counts import counted
 
 PUBLISHED, TRACES = "published", "traces"
@@ -43,7 +43,7 @@ class Shape:
     dtypes: tuple[str, ...]
     flops_per_byte: float | None
     floors: dict[str, Floors | None]
-    times: dict[str, Reached]
+    times: dict[str, RecordedTime]
     origin: str | None
     counted: bool
 
@@ -80,21 +80,21 @@ class Operator:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Source:
+class TimeSource:
     """A source of times. published: the times of PUBLISHED, by operator and shape_id. recorded: the times of TRACES."""
 
     key: str
     gpu: Gpu
     published: dict[tuple[str, int], float] = field(default_factory=dict)
-    recorded: Recorded | None = None
+    recorded: RecordedTimes | None = None
 
-    def reached(self, definition: str, workloads: Sequence[Workload]) -> dict[str, Reached]:
+    def reached(self, definition: str, workloads: Sequence[Workload]) -> dict[str, RecordedTime]:
         """uuid -> the shape's time: the published time, or the fastest solution's."""
         found = (
             self.recorded.fastest(definition)
             if self.recorded is not None
             else {
-                workload.uuid: Reached(self.published[key])
+                workload.uuid: RecordedTime(self.published[key])
                 for workload in workloads
                 if (key := (definition, workload.shape_id)) in self.published
             }
@@ -108,7 +108,7 @@ class Survey:
     only if all operators of the set are in the survey."""
 
     gpus: tuple[Gpu, ...]
-    sources: tuple[Source, ...]
+    sources: tuple[TimeSource, ...]
     operators: tuple[Operator, ...]
     importance: dict[str, float]
     weighted: dict[str, WeightedShare]
@@ -174,15 +174,15 @@ def _counted(catalog: Catalog, definition: Definition, origins: Collection[str])
     return [workload for workload in chosen if workload.cost is not None]
 
 
-def _sources(catalog: Catalog, gpus: Sequence[Gpu], with_traces: bool, protocol: str | None) -> tuple[Source, ...]:
+def _sources(catalog: Catalog, gpus: Sequence[Gpu], with_traces: bool, protocol: str | None) -> tuple[TimeSource, ...]:
     found = [
-        Source(PUBLISHED, gpu, published.times_us(catalog.root, catalog.left_out))
+        TimeSource(PUBLISHED, gpu, published.times_us(catalog.root, catalog.left_out))
         for gpu in gpus
         if gpu.id == published.HARDWARE
     ]
     if with_traces:
         rows = recorded(catalog.traces(), catalog.solutions, gpus[0].id, protocol)
-        found.append(Source(TRACES, gpus[0], recorded=rows))
+        found.append(TimeSource(TRACES, gpus[0], recorded=rows))
     return tuple(found)
 
 
@@ -190,7 +190,7 @@ def _operator(
     definition: Definition,
     workloads: Sequence[Workload],
     gpus: Sequence[Gpu],
-    sources: Sequence[Source],
+    sources: Sequence[TimeSource],
     importance: float | None,
 ) -> Operator:
     times = {source.key: source.reached(definition.name, workloads) for source in sources}
@@ -216,7 +216,7 @@ def _place(workload: Workload) -> tuple[int, ...]:
     return -1 if workload.shape_id is None else workload.shape_id, *workload.axes.values()
 
 
-def _shape(workload: Workload, gpus: Sequence[Gpu], times: dict[str, Reached]) -> Shape:
+def _shape(workload: Workload, gpus: Sequence[Gpu], times: dict[str, RecordedTime]) -> Shape:
     cost = workload.cost
     return Shape(
         uuid=workload.uuid,

@@ -10,12 +10,12 @@ from kernelderby.errors import DerbyError
 from kernelderby.hardware import Gpu
 from kernelderby.roofline import selection
 from kernelderby.roofline.floors import share_on
-from kernelderby.roofline.selection import Chosen, Group
+from kernelderby.roofline.selection import CountedRow, Group
 from kernelderby.rows.measurement import Cost, Measurement, Status
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
+class RecordedTime:
     """A time on one workload. share: S. share_of_ceilings: S against the GPU's measured ceilings instead of the
     vendor's peaks. Both are None before against(), and if unknown. solution: None for a published time. outdated:
     measured with former sources. kind: one of measurement.TIME_KINDS. empty_kernel_us: the time of the session's empty
@@ -30,7 +30,7 @@ class Reached:
     empty_kernel_us: float | None = None
     in_place: bool = False
 
-    def against(self, gpu: Gpu | None, cost: Cost | None) -> Reached:
+    def against(self, gpu: Gpu | None, cost: Cost | None) -> RecordedTime:
         """The time with both shares, if the GPU is known and the work was counted."""
         return replace(
             self,
@@ -40,18 +40,18 @@ class Reached:
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class RecordedTimes:
     """times: definition -> solution -> uuid -> its time. Every solution with a row has an entry, possibly without
     times. rows: (solution, uuid) -> the row that counts."""
 
     group: Group
     other_groups: tuple[Group, ...]
-    times: dict[str, dict[str, dict[str, Reached]]]
+    times: dict[str, dict[str, dict[str, RecordedTime]]]
     rows: dict[tuple[str, str], Measurement]
 
-    def fastest(self, definition: str) -> dict[str, Reached]:
+    def fastest(self, definition: str) -> dict[str, RecordedTime]:
         """uuid -> the shortest time of any solution; of equal times the one of the first solution by name."""
-        best: dict[str, Reached] = {}
+        best: dict[str, RecordedTime] = {}
         for _, own in sorted(self.times.get(definition, {}).items()):
             for uuid, time in own.items():
                 if uuid not in best or time.latency_us < best[uuid].latency_us:
@@ -65,7 +65,7 @@ def recorded(
     gpu: str | None = None,
     protocol: str | None = None,
     kind: str | None = None,
-) -> Recorded:
+) -> RecordedTimes:
     """The rows that count (selection.newest_rows), all of one group (selection.choose_group), and for each definition
     one kind of time (selection.time_kind). Rows without the wanted kind have no time.
 
@@ -76,7 +76,7 @@ def recorded(
         raise DerbyError("traces/: no recorded rows; measure with `derby bench`")
     key = selection.choose_group(groups, gpu, protocol)
     chosen = selection.newest_rows(groups[key], solutions)
-    times: dict[str, dict[str, dict[str, Reached]]] = {}
+    times: dict[str, dict[str, dict[str, RecordedTime]]] = {}
     rows: dict[str, list[Measurement]] = {}
     for each in chosen.values():
         rows.setdefault(each.measurement.definition, []).append(each.measurement)
@@ -89,7 +89,7 @@ def recorded(
             reached = _reached(each, kinds[row.definition], bool(solutions[solution].in_place))
             if reached is not None:
                 own[uuid] = reached
-    return Recorded(
+    return RecordedTimes(
         selection.describe_group(key, groups[key]),
         tuple(selection.describe_group(other, groups[other]) for other in sorted(groups) if other != key),
         times,
@@ -97,12 +97,12 @@ def recorded(
     )
 
 
-def _reached(chosen: Chosen, kind: str, in_place: bool) -> Reached | None:
+def _reached(chosen: CountedRow, kind: str, in_place: bool) -> RecordedTime | None:
     row = chosen.measurement
     latency_us = selection.latency_us(row, kind)
     if latency_us is None:
         return None
-    return Reached(
+    return RecordedTime(
         latency_us,
         solution=row.solution,
         outdated=chosen.outdated,
@@ -112,7 +112,9 @@ def _reached(chosen: Chosen, kind: str, in_place: bool) -> Reached | None:
     )
 
 
-def against(gpu: Gpu | None, workloads: Iterable[Workload], times: Mapping[str, Reached]) -> dict[str, Reached]:
+def against(
+    gpu: Gpu | None, workloads: Iterable[Workload], times: Mapping[str, RecordedTime]
+) -> dict[str, RecordedTime]:
     """uuid -> its time with both shares, for the workloads with a time."""
     return {
         workload.uuid: times[workload.uuid].against(gpu, workload.cost)

@@ -32,7 +32,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class CountedRow:
     """The row that counts for one solution on one workload. outdated: it is of former sources. host_changed: it is of
     the present kernels but of other host code, so only its graph times count."""
 
@@ -41,7 +41,7 @@ class Chosen:
     host_changed: bool = False
 
 
-class Key(NamedTuple):
+class GroupKey(NamedTuple):
     gpu: str  # hardware.gpu_id of the GPU's name in the rows
     protocol: str
 
@@ -77,19 +77,19 @@ def _size(rows: Sequence[Measurement] | Sequence[RowCount]) -> int:
     return sum(row.rows for row in rows if isinstance(row, RowCount)) if isinstance(rows[0], RowCount) else len(rows)
 
 
-def group_rows(measurements: Iterable[Grouped]) -> dict[Key, list[Grouped]]:
+def group_rows(measurements: Iterable[Grouped]) -> dict[GroupKey, list[Grouped]]:
     """Rows by GPU and protocol. Several names of one GPU form one group."""
-    groups: dict[Key, list[Grouped]] = {}
+    groups: dict[GroupKey, list[Grouped]] = {}
     named: dict[tuple[str, str], list[Grouped]] = {}  # by the name in the rows: the same lists
     for measurement in measurements:
         name = measurement.gpu, measurement.protocol
         if (own := named.get(name)) is None:
-            own = named[name] = groups.setdefault(Key(gpu_id(name[0]), name[1]), [])
+            own = named[name] = groups.setdefault(GroupKey(gpu_id(name[0]), name[1]), [])
         own.append(measurement)
     return groups
 
 
-def choose_group(groups: Mapping[Key, list[Grouped]], gpu: str | None, protocol: str | None) -> Key:
+def choose_group(groups: Mapping[GroupKey, list[Grouped]], gpu: str | None, protocol: str | None) -> GroupKey:
     """The group of the named GPU and protocol. If several remain: the newest protocol, ours before flashinfer-bench's;
     then the largest group; then the GPU with most rows in all. All tables choose alike. DerbyError if no row has that
     GPU or protocol; it lists or suggests the existing ones.
@@ -155,7 +155,7 @@ def definitions_with_rows(
     protocol, if named). DerbyError as in choose_group if none has rows."""
     groups = group_rows(measurements)
     chosen = choose_group(groups, gpu, protocol)
-    found: dict[tuple[Key, str], set[str | None]] = {}
+    found: dict[tuple[GroupKey, str], set[str | None]] = {}
     for key, rows in groups.items():
         if (gpu is None or key.gpu == chosen.gpu) and (protocol is None or key.protocol == chosen.protocol):
             for row in rows:
@@ -163,11 +163,11 @@ def definitions_with_rows(
     return {definition for (_, definition), names in found.items() if len(names) >= solutions}
 
 
-def describe_group(key: Key, rows: list[Measurement]) -> Group:
+def describe_group(key: GroupKey, rows: list[Measurement]) -> Group:
     return Group(gpu=max(rows, key=lambda row: row.moment).gpu, protocol=key.protocol, rows=len(rows))
 
 
-def _match_gpu(groups: Mapping[Key, list[Grouped]], name: str) -> str:
+def _match_gpu(groups: Mapping[GroupKey, list[Grouped]], name: str) -> str:
     known: dict[str, str] = {}
     for key, rows in groups.items():
         known[key.gpu] = key.gpu
@@ -180,7 +180,7 @@ def _match_gpu(groups: Mapping[Key, list[Grouped]], name: str) -> str:
     raise DerbyError(f"--gpu: no row was measured on {name!r}; {suggestion(name, known)}")
 
 
-def newest_rows(rows: Iterable[Measurement], solutions: Mapping[str, Solution]) -> dict[tuple[str, str], Chosen]:
+def newest_rows(rows: Iterable[Measurement], solutions: Mapping[str, Solution]) -> dict[tuple[str, str], CountedRow]:
     """(solution, uuid) -> the row that counts, for these solutions by name.
 
     Rows of the present code come first, then rows of the present kernels with other host code, then rows without a hash
@@ -205,10 +205,10 @@ def newest_rows(rows: Iterable[Measurement], solutions: Mapping[str, Solution]) 
                 preferences[2].append(_of_the_graph(row))
             else:
                 preferences[0].append(row)
-    found: dict[tuple[str, str], Chosen] = {}
+    found: dict[tuple[str, str], CountedRow] = {}
     for preference in (3, 2, 1, 0):
         for key, row in newest(preferences[preference], lambda row: (row.solution, row.uuid)).items():
-            found.setdefault(key, Chosen(row, preference == 0, preference == 2))
+            found.setdefault(key, CountedRow(row, preference == 0, preference == 2))
     return {key: found[key] for key in order}
 
 

@@ -17,9 +17,9 @@ from typing import NamedTuple
 from msgspec import Raw, Struct
 from msgspec.json import Decoder
 
-from kernelderby.rows.row import ROUNDING, ROUNDING_US, Own, Row, Time
+from kernelderby.rows.row import ROUNDING, ROUNDING_US, OwnFields, Row, Time
 from kernelderby.rows.samples import LEAST_US, MOST_US, Samples
-from kernelderby.store.fields import EXPLAINED, Line, lines_of, record_of
+from kernelderby.store.fields import EXPLAINED, TextLine, lines_of, record_of
 
 _AT_ONCE = 300  # rows
 _NONE = Raw(b"[]")
@@ -32,7 +32,7 @@ class QuickTimes(Struct):
     samples_us: Raw
 
 
-class QuickOwn(Own):
+class QuickOwn(OwnFields):
     times: dict[str, QuickTimes] = {}  # type: ignore[assignment]  # noqa: RUF012
     samples_us: Raw = _NONE  # type: ignore[assignment]
 
@@ -45,7 +45,7 @@ class QuickRow(Row):
 
 
 def read_rows(
-    path: Path, left_out: Callable[[str], None], lines: Iterator[Line] | None = None
+    path: Path, left_out: Callable[[str], None], lines: Iterator[TextLine] | None = None
 ) -> Iterator[tuple[str, Row]]:
     """("path:line", row) for each line of a file of traces; left_out gets a line for each broken row. lines: some lines
     of the file (default: all). DerbyError if the file cannot be read."""

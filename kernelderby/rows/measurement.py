@@ -22,7 +22,7 @@ from kernelderby.rows.row import (
     Errors,
     KnownEnvironment,
     MaybeNumber,
-    Ran,
+    RanWorkload,
     Row,
     Status,
 )
@@ -36,8 +36,8 @@ __all__ = [
     "TIME_KINDS",
     "Correctness",
     "Cost",
+    "FileLine",
     "Measurement",
-    "Place",
     "Stage",
     "Status",
     "Timed",
@@ -99,7 +99,7 @@ class Timed(Struct, frozen=True):
 TIME_KINDS = ("graph", "eager", "busy")  # the keys of Measurement.times; docs/protocol.md defines them
 
 
-class Place(Struct, frozen=True):
+class FileLine(Struct, frozen=True):
     """A line of a file."""
 
     path: str
@@ -139,7 +139,7 @@ class Measurement(Struct, frozen=True):
     wall_us: float | None = None
     setup: dict[str, float] | None = None
     shape: dict[str, Any] = {}
-    place: Place | None = None  # where it was read; not written
+    place: FileLine | None = None  # where it was read; not written
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Measurement) and all(getattr(self, one) == getattr(other, one) for one in _COMPARED)
@@ -230,13 +230,13 @@ class Measurement(Struct, frozen=True):
 
     @classmethod
     def from_row(
-        cls, row: Row, where: str, place: Place | None = None, *, is_known: bool = False, by_author: bool = False
+        cls, row: Row, where: str, place: FileLine | None = None, *, is_known: bool = False, by_author: bool = False
     ) -> Measurement:
         """where: file and line, for the DerbyError. is_known: a row with word for word the same workload was read
         before. by_author: the row lies where flashinfer-bench's main branch writes, see flashinfer_bench_protocol()."""
         evaluation, own = row.evaluation, row.measurement
         if not is_known:
-            convert(f"{where}: workload", row.workload, Ran)
+            convert(f"{where}: workload", row.workload, RanWorkload)
         gpu, timestamp, message = evaluation.environment.hardware, evaluation.timestamp, evaluation.log or ""
         if own is None:
             found = evaluation.performance

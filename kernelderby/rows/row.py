@@ -140,7 +140,7 @@ class Times(Struct):
         _expect_median("median_us", self.median_us, self.samples_us)
 
 
-class Own(Struct):
+class OwnFields(Struct):
     """`measurement`: the data without a place in flashinfer-bench's schema."""
 
     status: Status
@@ -202,7 +202,7 @@ class KnownEnvironment(Struct):
     clocks: tuple[Clocks, ...] | None = None
 
 
-class Ran(Struct):
+class RanWorkload(Struct):
     """`workload`, as in the workloads file."""
 
     uuid: Name
@@ -215,7 +215,7 @@ class Row(Struct):
     workload: dict[str, Any]
     solution: Name
     evaluation: Evaluation
-    measurement: Own | None = None
+    measurement: OwnFields | None = None
 
     def __post_init__(self) -> None:
         own, evaluation = self.measurement, self.evaluation
@@ -240,7 +240,7 @@ class Row(Struct):
         _expect_twins(evaluation, own)
 
 
-def _expect_twins(evaluation: Evaluation, own: Own) -> None:
+def _expect_twins(evaluation: Evaluation, own: OwnFields) -> None:
     """DerbyError if flashinfer-bench's part and ours disagree about the same value."""
     there, here = evaluation.correctness, own.correctness
     if evaluation.performance is not None:

@@ -11,7 +11,7 @@ from typing import Any
 from msgspec import Struct
 
 from kernelderby.catalog import Catalog, Definition, constraints
-from kernelderby.catalog.spaces import Sizes, Unfit, line_of, sizes_of
+from kernelderby.catalog.spaces import Sizes, UnfitDraw, line_of, sizes_of
 from kernelderby.catalog.workloads import MODELS, tensor_bytes
 from kernelderby.errors import DerbyError
 from kernelderby.shapes.model import Model
@@ -101,7 +101,7 @@ def _sizes(
             is_text = name not in definition.axes and name not in definition.inputs
             given[name] = values[name] = formula if is_text else constraints.value(formula, values)
         return sizes_of(definition, given)
-    except (constraints.NotArithmetic, Unfit):
+    except (constraints.NotArithmetic, UnfitDraw):
         return None
 
 

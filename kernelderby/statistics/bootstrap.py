@@ -72,14 +72,14 @@ class Intervals:
 
 
 class Scratch(threading.local):
-    """Memory for Resampled, separate for every thread. Made once for all workloads, since touching new pages takes
+    """Memory for ResampledRows, separate for every thread. Made once for all workloads, since touching new pages takes
     longer than the arithmetic."""
 
     def __init__(self) -> None:
         self.memory: Floats = np.empty((2, CHUNK, RESAMPLES))
 
 
-class Resampled:
+class ResampledRows:
     """The rows of one workload, whose rounds are resampled together. Draws are kept, so a ratio is one subtraction."""
 
     def __init__(self, rows: Sequence[Measurement], kind: str = "eager", scratch: Scratch | None = None) -> None:

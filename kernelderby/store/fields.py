@@ -32,7 +32,6 @@ __all__ = [
     "Function",
     "Identifier",
     "Importance",
-    "Line",
     "ModuleName",
     "Most",
     "Name",
@@ -43,6 +42,7 @@ __all__ = [
     "RelativeError",
     "Share",
     "Size",
+    "TextLine",
     "agree",
     "convert",
     "decode_json",
@@ -165,7 +165,7 @@ def read_toml(path: Path, kind: type[T] = dict) -> T:  # type: ignore[assignment
     return convert(path, data, kind)
 
 
-class Line(NamedTuple):
+class TextLine(NamedTuple):
     """Of a file. is_cut: no line break ends it."""
 
     number: int
@@ -173,12 +173,12 @@ class Line(NamedTuple):
     is_cut: bool
 
 
-def lines_of(path: Path) -> Iterator[Line]:
+def lines_of(path: Path) -> Iterator[TextLine]:
     """Those that are not empty. Nothing is copied: traces may have hundreds of megabytes."""
     return lines_in(read_bytes(path))
 
 
-def lines_in(text: bytes, first: int = 1) -> Iterator[Line]:
+def lines_in(text: bytes, first: int = 1) -> Iterator[TextLine]:
     """As lines_of(). first: number of the first one."""
     view, start = memoryview(text), 0
     while (end := text.find(b"\n", start)) >= 0:
@@ -187,14 +187,14 @@ def lines_in(text: bytes, first: int = 1) -> Iterator[Line]:
             after = found.start() if found else len(text)
             start, first = after, first + after - start
             continue
-        yield Line(first, view[start:end], False)
+        yield TextLine(first, view[start:end], False)
         start, first = end + 1, first + 1
     if start < len(text):
-        yield Line(first, view[start:], True)
+        yield TextLine(first, view[start:], True)
 
 
 def record_of(
-    path: Path, line: Line, kind: type[T], left_out: Callable[[str], None] | None = None, *, brief: bool = False
+    path: Path, line: TextLine, kind: type[T], left_out: Callable[[str], None] | None = None, *, brief: bool = False
 ) -> T | None:
     """None for a blank line, and for a broken one, which is told to left_out; without it the DerbyError is raised.
     brief: see decode_json."""

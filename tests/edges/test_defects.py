@@ -17,7 +17,7 @@ from kernelderby.hardware import gpus, read_gpu
 from kernelderby.measure.run.rows import settled_keys
 from kernelderby.report.markers import blocks, read_page, replace_block
 from kernelderby.roofline import selection
-from kernelderby.rows.measurement import Measurement, Place, Status
+from kernelderby.rows.measurement import FileLine, Measurement, Status
 from kernelderby.store.appended import append_line
 
 D = "scale_rows_h4"
@@ -300,7 +300,7 @@ def test_of_several_files_the_later_moment_counts(small_set):
     from msgspec.structs import replace
 
     for first, second in ((older, newer), (newer, older)):
-        rows = [replace(first, place=Place("a", 1)), replace(second, place=Place("b", 1))]
+        rows = [replace(first, place=FileLine("a", 1)), replace(second, place=FileLine("b", 1))]
         found = selection.newest_rows(rows, {older.solution: made_of("0" * 16)})
         assert [each.measurement.timestamp for each in found.values()] == [newer.timestamp]
 

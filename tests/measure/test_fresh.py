@@ -7,7 +7,7 @@ import pytest
 from measuring import CPU, DEFINITION
 
 from kernelderby.catalog import Catalog
-from kernelderby.catalog.spaces import Unfit, draw
+from kernelderby.catalog.spaces import UnfitDraw, draw
 from kernelderby.errors import DerbyError
 from kernelderby.measure.judge.definition import _modules, module_of
 from kernelderby.measure.run.fresh import LIMITS, fresh_shapes
@@ -83,7 +83,7 @@ def test_rules_draw_what_they_say(checkout):
     sizes = draw(definition, space, lambda: next(numbers))
     assert sizes.axes == {"m": 10, "num_n_blocks": 7, "n": 896, "num_k_blocks": 8, "k": 1024}
     assert sizes.scalars == {} and sizes.generator == {}
-    with pytest.raises(Unfit):  # n == 128 * num_n_blocks, the definition demands
+    with pytest.raises(UnfitDraw):  # n == 128 * num_n_blocks, the definition demands
         draw(definition, {"m": 1, "n": 5, "k": 128, "num_n_blocks": 1, "num_k_blocks": 1}, lambda: 0.0)
 
 

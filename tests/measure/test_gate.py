@@ -51,7 +51,10 @@ def test_false_alarms_and_finds_on_a_simulated_machine(simulated):
 def test_processes_far_off_hide_no_slowdown(rates):
     """As cards differ (docs/gate.md): one process in ten is off by several percent."""
     offsets = [0.001 * each for each in (0, 2, -3, 4, -1, 1, -2, 3, -4, 0, 2, -3, 1, -1, 3, -2, 1, 0, 60, -30)]
-    random, machine = np.random.default_rng(5), rates.Recorded([[0.0, 0.003, -0.003, 0.004, -0.004, 0.001]], offsets)
+    random, machine = (
+        np.random.default_rng(5),
+        rates.Recorded([[0.0, 0.003, -0.003, 0.004, -0.004, 0.001]], offsets),
+    )
     found = [[rates.simulated(random, change, machine=machine).verdict for _ in range(60)] for change in (0.02, 0.0)]
     assert found[0].count(REGRESSION) >= 57 and found[1].count(REGRESSION) == 0 and found[1].count(NO_REGRESSION) >= 50
 

@@ -18,7 +18,7 @@ from kernelderby.measure.run.verify import verify
 from kernelderby.measure.wire.replies import Failed, GpuSeen
 from kernelderby.rows.measurement import Status
 from kernelderby.rows.row import JUDGE_WITHOUT_MEMORY
-from kernelderby.statistics.bootstrap import Resampled
+from kernelderby.statistics.bootstrap import ResampledRows
 
 pytest.importorskip("torch")
 ECC = "RuntimeError: CUDA error: uncorrectable ECC error encountered"
@@ -186,7 +186,7 @@ def test_who_has_no_memory_beside_the_others_runs_by_itself(tmp_path, monkeypatc
     assert len(rows) == 3 and all(found[name].status is Status.PASSED for name in others[:2]), rows
     assert found["honest"].message == "by itself: beside the others was no memory"
     assert [name for name in others if "apart" in found[name].environment] == ["honest"]
-    pair = Resampled([found["honest"], found["honest_too"]]).differences(np.array([0]), np.array([1]))
+    pair = ResampledRows([found["honest"], found["honest_too"]]).differences(np.array([0]), np.array([1]))
     assert not pair.paired[0]
     # The others' rows are there by then, for everybody to read.
     secrets = {name: found[name].environment["secret"] for name in others}

@@ -19,7 +19,7 @@ from kernelderby.catalog import Catalog
 from kernelderby.measure.machine.probe import find_machine
 from kernelderby.measure.machine.tools import find_tool
 from kernelderby.measure.record import ncu
-from kernelderby.measure.record.run import Around, plan_profiles, run_profiles
+from kernelderby.measure.record.run import OuterProfiler, plan_profiles, run_profiles
 from kernelderby.profile.counters import METRICS, read_counters
 from kernelderby.profile.sources import open_profile
 from kernelderby.profile.spans import SpanKind
@@ -231,7 +231,7 @@ def test_ncu_counts_every_kernel_of_three_calls(checkout, tmp_path):
     pairs, skipped = plan_profiles(catalog, machine, ["triton_compact"], [MOE], [SMALL])
     if skipped:
         pytest.skip(str(skipped))
-    around = Around(partial(ncu.record, tool), ncu.SUFFIX, ncu.count_kernels, call_by_call=True)
+    around = OuterProfiler(partial(ncu.record, tool), ncu.SUFFIX, ncu.count_kernels, call_by_call=True)
     (result,) = run_profiles(catalog, machine, pairs, tmp_path, ncu.MOST_ITERATIONS, 300, around)
     if "ERR_NVGPUCTRPERM" in result.message:
         pytest.skip("the driver keeps its counters for root")

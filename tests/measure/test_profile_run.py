@@ -22,8 +22,8 @@ from kernelderby.measure.machine import tools
 from kernelderby.measure.machine.probe import Machine
 from kernelderby.measure.record import ncu, nsys
 from kernelderby.measure.record.run import (
-    Around,
-    Ended,
+    OuterProfiler,
+    ProcessFailed,
     ProfileJob,
     count_kernels,
     plan_profiles,
@@ -118,7 +118,7 @@ def test_a_recording_is_exported_and_the_report_kept_beside_it(fake_nsys, tmp_pa
 def test_a_recording_without_a_report_says_so_and_leaves_nothing(fake_nsys, tmp_path):
     file, out = fake_nsys(".qdstrm"), tmp_path / "out"
     out.mkdir()
-    with pytest.raises(Ended, match=r"left no report, only report\.qdstrm"):
+    with pytest.raises(ProcessFailed, match=r"left no report, only report\.qdstrm"):
         nsys.record(file, [sys.executable, "-c", "pass"], dict(os.environ), 30, out / "p.sqlite")
     assert list(out.iterdir()) == []
 
@@ -126,7 +126,7 @@ def test_a_recording_without_a_report_says_so_and_leaves_nothing(fake_nsys, tmp_
 def test_a_stream_that_grows_without_end_is_stopped(fake_nsys, tmp_path, monkeypatch):
     monkeypatch.setattr(nsys, "STREAM_LIMIT_BYTES", 1 << 20)
     grow = "import os, time; open(os.environ['TMPDIR'] + '/stream', 'wb').write(bytes(2 << 20)); time.sleep(60)"
-    with pytest.raises(Ended, match="grew past 1 MiB"):
+    with pytest.raises(ProcessFailed, match="grew past 1 MiB"):
         nsys.record(fake_nsys(".nsys-rep"), [sys.executable, "-c", grow], dict(os.environ), 50, tmp_path / "p.sqlite")
 
 
@@ -138,7 +138,7 @@ def test_a_bounded_process_and_its_children_end_in_time(tmp_path):
     code = f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {child!r}]); time.sleep(3600)"
     reading = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     for seconds in (1, 10, 100):  # more where the child had not begun
-        with pytest.raises(Ended, match=f"no end within {seconds} s") as ended:
+        with pytest.raises(ProcessFailed, match=f"no end within {seconds} s") as ended:
             run_bounded([sys.executable, "-c", code], dict(os.environ), seconds)
         assert ended.value.status is Status.TIMED_OUT
         if select.select([reading], [], [], 0)[0] and os.read(reading, 1):
@@ -151,7 +151,7 @@ def test_a_bounded_process_and_its_children_end_in_time(tmp_path):
 
 
 def test_a_bounded_process_that_fails_shows_the_end_of_its_output():
-    with pytest.raises(Ended, match="ended with code 3\nlast words"):
+    with pytest.raises(ProcessFailed, match="ended with code 3\nlast words"):
         run_bounded([sys.executable, "-c", "print('last words'); raise SystemExit(3)"], dict(os.environ), 30)
 
 
@@ -197,7 +197,7 @@ def test_a_fake_ncu_is_asked_for_each_call_and_its_error_is_the_reason(tmp_path,
     tool.chmod(0o755)
     words = [sys.executable, "-c", "pass"]
     if found is None:
-        with pytest.raises(Ended, match="counted nothing: ==ERROR== ERR_NVGPUCTRPERM"):
+        with pytest.raises(ProcessFailed, match="counted nothing: ==ERROR== ERR_NVGPUCTRPERM"):
             ncu.record(tool, words, dict(os.environ), 30, path)
         assert not path.exists()
     else:
@@ -216,7 +216,7 @@ def test_the_worker_is_told_to_start_and_stop_the_profiler_at_each_call(checkout
         done = {"ok": True, "status": "passed", "message": "", "correctness": None, "iterations": 3}
         Path(request["reply"]).write_text(json.dumps(done))
 
-    around = Around(counts, ncu.SUFFIX, ncu.count_kernels, call_by_call=True)
+    around = OuterProfiler(counts, ncu.SUFFIX, ncu.count_kernels, call_by_call=True)
     (result,) = run_profiles(catalog, GPU, [pair], tmp_path, 3, 30, around)
     assert result.path == tmp_path / f"{pair.stem}.ncu.csv" and (result.kernels, result.iterations) == (1, 3)
 
@@ -267,7 +267,7 @@ def test_a_worker_that_dies_is_a_result_with_its_last_words(checkout, tmp_path):
     def dies(words: list[str], environment: dict[str, str], timeout: float, path: Path) -> None:
         run_bounded([sys.executable, "-c", "print('out of luck'); raise SystemExit(9)"], environment, timeout)
 
-    (result,) = run_profiles(catalog, GPU, [pair], tmp_path, 3, 30, Around(dies, ".sqlite", count_kernels))
+    (result,) = run_profiles(catalog, GPU, [pair], tmp_path, 3, 30, OuterProfiler(dies, ".sqlite", count_kernels))
     assert result.path is None and result.status == Status.CRASHED and "out of luck" in result.message
 
 
@@ -285,7 +285,7 @@ def test_what_the_worker_answers_becomes_the_result(checkout, tmp_path):
             )
         )
 
-    (result,) = run_profiles(catalog, GPU, [pair], tmp_path, 3, 30, Around(answers, ".sqlite", count_kernels))
+    (result,) = run_profiles(catalog, GPU, [pair], tmp_path, 3, 30, OuterProfiler(answers, ".sqlite", count_kernels))
     assert result.path is None and result.status == "wrong_values" and "0.5" in result.message
 
 

@@ -17,7 +17,7 @@ from kernelderby.catalog import Catalog
 from kernelderby.errors import DerbyError
 from kernelderby.measure.tune import table
 from kernelderby.measure.tune.pick import Measured, config_text, pick
-from kernelderby.measure.tune.regret import MEAN, WORST, Regret, Regrets, regrets
+from kernelderby.measure.tune.regret import MEAN, WORST, Regrets, ShapeRegret, regrets
 from kernelderby.measure.tune.run import tune
 from kernelderby.measure.tune.turns import TuneSettings
 from kernelderby.measure.wire.replies import GpuSeen
@@ -344,7 +344,7 @@ def test_a_choice_that_is_wrong_has_no_regret_and_does_not_hold(tmp_path):
 )
 def test_a_regret_holds_up_to_a_mean_and_a_worst(tmp_path, chosen_us, holds):
     """At 10 us: 3 % in the mean, 10 % at worst, and no regret without a time."""
-    shapes = [Regret("s", FAST, us, SLOW, 10.0) for us in chosen_us]
+    shapes = [ShapeRegret("s", FAST, us, SLOW, 10.0) for us in chosen_us]
     assert Regrets("s", tmp_path, shapes).holds is holds
     assert (MEAN, WORST) == (0.03, 0.10)
     assert not Regrets("s", tmp_path, shapes, unmeasured=["t"]).holds and not Regrets("s", tmp_path).holds

@@ -15,8 +15,8 @@ from kernelderby.rows.measurement import (
     FLASHINFER_BENCH_CUPTI,
     FLASHINFER_BENCH_EVENTS,
     Cost,
+    FileLine,
     Measurement,
-    Place,
     Status,
     Timed,
     flashinfer_bench_protocol,
@@ -64,7 +64,7 @@ def test_a_row_that_did_not_pass_has_no_time():
 
 
 def row(latency_us, hour, path=None):
-    place = None if path is None else Place(path, 1)
+    place = None if path is None else FileLine(path, 1)
     return measurement(latency_us=latency_us, timestamp=f"2026-01-01T{hour:02}:00:00", place=place)
 
 
@@ -86,7 +86,7 @@ def test_which_row_counts(rows, counts):
 
 
 def test_where_it_was_read_makes_no_other_row():
-    assert measurement(place=Place("a", 1)) == measurement(place=Place("b", 2))
+    assert measurement(place=FileLine("a", 1)) == measurement(place=FileLine("b", 2))
 
 
 def test_numbers_of_flashinfer_bench():

@@ -16,15 +16,15 @@ import msgspec
 from msgspec import Raw
 from msgspec.json import Decoder
 
-from kernelderby.catalog.agreement import Demands, Place, check_passed, check_place, demands_on
+from kernelderby.catalog.agreement import Demands, RowFolders, check_passed, check_place, demands_on
 from kernelderby.catalog.columns.write import OF_ONE_ROW, Columns, as_json, own_bytes
 from kernelderby.catalog.model import Definition, Workload
 from kernelderby.catalog.traces import check_workload, load_rows
 from kernelderby.errors import DerbyError
 from kernelderby.rows.bulk import QuickOwn, QuickRow, odd_medians
 from kernelderby.rows.measurement import FLASHINFER_BENCH_PROTOCOLS, Measurement, Status, correctness_of
-from kernelderby.rows.row import Evaluation, Hardware, KnownEnvironment, Ran, expect_same_libs
-from kernelderby.store.fields import EXPLAINED, Line, agree
+from kernelderby.rows.row import Evaluation, Hardware, KnownEnvironment, RanWorkload, expect_same_libs
+from kernelderby.store.fields import EXPLAINED, TextLine, agree
 
 _AT_ONCE = 64  # lines: their data fit into the processor's cache
 _ODD = (ValueError, ArithmeticError, LookupError, TypeError, RecursionError, SystemError, DerbyError)
@@ -54,8 +54,8 @@ def columns_of(
     path: Path,
     workloads: Mapping[str, Workload],
     left_out: Callable[[str], None],
-    lines: Iterator[Line],
-    place: Place | None = None,
+    lines: Iterator[TextLine],
+    place: RowFolders | None = None,
     definition: Definition | None = None,
 ) -> Columns:
     """The columns of the rows that load_rows() gives for these lines. load_rows() also reports the other lines."""
@@ -76,16 +76,16 @@ class _Batches:
     """The shared texts that were found valid, and the columns so far."""
 
     def __init__(
-        self, stem: str, workloads: Mapping[str, Workload], place: Place | None, definition: Definition | None
+        self, stem: str, workloads: Mapping[str, Workload], place: RowFolders | None, definition: Definition | None
     ) -> None:
         self.stem, self.workloads, self.place, self.definition = stem, workloads, place, definition
         self.columns = Columns()
-        self._ran: dict[bytes, tuple[Ran, str]] = {}
+        self._ran: dict[bytes, tuple[RanWorkload, str]] = {}
         self._around: dict[tuple[bytes, tuple[str, ...], bytes], tuple[str, str, object]] = {}
         self._placed: set[tuple[str, str]] = set()
         self._demands: dict[tuple[bytes, str], Demands] = {}
 
-    def take(self, some: Sequence[Line]) -> bool:
+    def take(self, some: Sequence[TextLine]) -> bool:
         """Whether these lines are valid. Then they are added to the columns."""
         if b"".join([line.text for line in some]).count(b'"environment"') != 2 * len(some):
             return False  # a field occurs twice, and the first one would be overlooked
@@ -167,14 +167,14 @@ class _Batches:
             found = self._around[key] = hardware.hardware, as_json(shared), shared.get("empty_kernel_us")
         return found
 
-    def _workload(self, text: bytes) -> tuple[Ran, str]:
+    def _workload(self, text: bytes) -> tuple[RanWorkload, str]:
         said = _decode(text, type=dict[str, Any])
-        ran = msgspec.convert(said, Ran)
+        ran = msgspec.convert(said, RanWorkload)
         check_workload("", said, self.workloads.get(ran.uuid), self.definition)
         self._ran[text] = ran, as_json(said)
         return self._ran[text]
 
-    def _check_passed(self, own: _Own, key: tuple[bytes, str], ran: Ran, empty_us: object) -> None:
+    def _check_passed(self, own: _Own, key: tuple[bytes, str], ran: RanWorkload, empty_us: object) -> None:
         assert self.definition is not None
         if key not in self._demands:
             self._demands[key] = demands_on(self.definition, self.workloads.get(ran.uuid), ran.axes, key[1])

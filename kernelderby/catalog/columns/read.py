@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from kernelderby.catalog.columns.write import JSON, NUMBERS, OWN, TEXTS
-from kernelderby.rows.measurement import Correctness, Measurement, Place, Timed
+from kernelderby.rows.measurement import Correctness, FileLine, Measurement, Timed
 from kernelderby.rows.row import Status
 from kernelderby.rows.samples import Samples
 
@@ -31,7 +31,7 @@ _KEY = ("solution", "gpu", "protocol", "solution_hash", "workload", "kinds")  # 
 def read_columns(
     paths: Sequence[Path], definition: str, file: str, *, clocks: bool, replaced: bool = True
 ) -> Iterator[Measurement]:
-    """The rows of one file of traces, from its parts in order. file: its path, for Place. clocks: also read the
+    """The rows of one file of traces, from its parts in order. file: its path, for FileLine. clocks: also read the
     correctness, and the parts of the environment that belong to one row only.
 
     A row that a later one replaces (the same solution with the same code, workload, GPU, protocol and kinds of time)
@@ -175,5 +175,5 @@ class _Made:
             wall_us,
             setup if body else None,
             shape,
-            Place(self.file, line),
+            FileLine(self.file, line),
         )

@@ -124,7 +124,7 @@ def _profiles(
     from kernelderby.errors import DerbyError
     from kernelderby.measure.machine.tools import find_tool
     from kernelderby.measure.record import ncu, nsys
-    from kernelderby.measure.record.run import SUFFIX, Around, count_kernels, run_profiles
+    from kernelderby.measure.record.run import SUFFIX, OuterProfiler, count_kernels, run_profiles
 
     around = None
     if tool == "ncu":
@@ -133,7 +133,7 @@ def _profiles(
             raise DerbyError("--with ncu: it is neither on PATH nor in the usual places; install Nsight Compute")
         tell(f"counting with {found}")
         iterations = min(iterations, ncu.MOST_ITERATIONS)
-        around = Around(partial(ncu.record, found), ncu.SUFFIX, ncu.count_kernels, call_by_call=True)
+        around = OuterProfiler(partial(ncu.record, found), ncu.SUFFIX, ncu.count_kernels, call_by_call=True)
     elif tool == "nsys":
         found, problems = nsys.find_working()
         for problem in problems:
@@ -146,7 +146,7 @@ def _profiles(
             if harness == "flashinfer-bench":
                 yield from nsys.flashinfer_bench_profiles(*(found, *of, timeout))
                 return
-            around = Around(partial(nsys.record, found), SUFFIX, count_kernels)
+            around = OuterProfiler(partial(nsys.record, found), SUFFIX, count_kernels)
     yield from run_profiles(*(*of, iterations, timeout, around))
 
 

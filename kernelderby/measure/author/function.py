@@ -39,7 +39,7 @@ class Argument:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ExampleAxes:
     """sizes: size of each axis in the example. varies: axes that may have other sizes. follows: axes whose size follows
     from others, by formulas over axis0, axis1, ..."""
 
@@ -178,7 +178,7 @@ def arguments_of(function: Callable[..., Any], example: Any) -> dict[str, Any]:
         raise DerbyError(f"--example: does not give the arguments of {function.__name__}(): {told}; mend it") from error
 
 
-def axes_of(function: Callable[..., Any], given: Mapping[str, Any], writes: bool = False) -> Found:
+def axes_of(function: Callable[..., Any], given: Mapping[str, Any], writes: bool = False) -> ExampleAxes:
     """Equal sizes are one axis, unless the function accepts different ones. A size at which the function accepts one
     number only is fixed. Calls the function itself, at small sizes. writes: whether it changes an input."""
     sizes: list[int] = []
@@ -224,7 +224,7 @@ def axes_of(function: Callable[..., Any], given: Mapping[str, Any], writes: bool
                 into=None if reached is None else place[reached],
                 rule=each.rule or ("distinct" if is_once else ""),
             )
-    return Found(
+    return ExampleAxes(
         tuple(arguments),
         tuple(sizes[each] for each in order),
         tuple(free_alone or axis in free for axis, free_alone in varies.items()),

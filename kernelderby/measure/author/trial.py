@@ -43,7 +43,7 @@ class GivenOutput:
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
+class TrialResult:
     """small: sizes at which it runs. variants: changes to them with which it runs too. notes: one line each."""
 
     outputs: tuple[GivenOutput, ...]
@@ -52,7 +52,7 @@ class Tried:
     notes: tuple[str, ...] = ()
 
 
-def tried(source: str, inputs: Sequence[Tensor], large: Mapping[str, int]) -> Tried:
+def tried(source: str, inputs: Sequence[Tensor], large: Mapping[str, int]) -> TrialResult:
     """source: the module with run(). large: a size of each variable axis, in case the small sizes fail. DerbyError if
     run() fails, returns something that cannot be an output, or returns other values for the same inputs."""
     run = _loaded(source)
@@ -109,7 +109,7 @@ def tried(source: str, inputs: Sequence[Tensor], large: Mapping[str, int]) -> Tr
         if given == wanted and any(changed[name] <= 1 for name in varying):
             variants.append({each: size for each, size in changed.items() if size != small[each]})
     variants.append({name: other[name] for name in parts})
-    return Tried(outputs, {name: small[name] for name in axes}, tuple(variants), _unequal(runs))
+    return TrialResult(outputs, {name: small[name] for name in axes}, tuple(variants), _unequal(runs))
 
 
 def _roomy(chosen: Mapping[str, int], sizes: Mapping[str, int], inputs: Sequence[Tensor]) -> dict[str, int]:

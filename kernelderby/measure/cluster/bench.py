@@ -12,7 +12,7 @@ from typing import Any
 
 from kernelderby.catalog import Catalog
 from kernelderby.measure.cluster.messages import Hello, TaskAnswered, TaskAsked
-from kernelderby.measure.cluster.pool import START_SECONDS, Kind, Owner, Pool, Task, kind_of
+from kernelderby.measure.cluster.pool import START_SECONDS, Kind, Pool, Task, TaskSource, kind_of
 from kernelderby.measure.machine.probe import Machine
 from kernelderby.measure.run.neighbours import Neighbours
 from kernelderby.measure.run.plan import Job, Plan, Settings, without_others_rows
@@ -27,7 +27,7 @@ class JobTask(Task):
     job: Job
 
 
-class InHand:
+class ClaimedWorkloads:
     """Workloads that this driver has claimed. Nobody else measures them, and their rows are written once.
 
     While a task is out and until its rows are in the file, this process holds the claim (rows.claim) on its workload.
@@ -87,7 +87,7 @@ def _size(path: Path) -> int:
     return path.stat().st_size if path.is_file() else 0
 
 
-class ClusterBench(Owner[JobTask]):
+class ClusterBench(TaskSource[JobTask]):
     """plans: kind of GPU -> one of its machines, and the plan for the kind. hosts: kind -> number of hosts in the
     cluster."""
 
@@ -104,7 +104,7 @@ class ClusterBench(Owner[JobTask]):
         self.catalog, self.settings, self._chosen, self._observer = catalog, settings, chosen, observer
         self.plans: dict[Kind, tuple[Machine, Plan]] = {}
         self.rows: list[Measurement] = []
-        self._hand = InHand(catalog, settings.together)
+        self._hand = ClaimedWorkloads(catalog, settings.together)
         self._postponed: list[tuple[Machine, JobTask]] = []
         self._pool = Pool(catalog, solutions, kinds, self, observer.note)
         self.hosts = {kind: hosts for kind, (_, hosts) in self._pool.greet().items()}

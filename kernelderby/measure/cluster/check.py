@@ -9,7 +9,7 @@ from typing import Any
 
 from kernelderby.catalog import Catalog
 from kernelderby.measure.cluster.messages import Hello, TaskAnswered, TaskAsked
-from kernelderby.measure.cluster.pool import START_SECONDS, Owner, Pool, Task
+from kernelderby.measure.cluster.pool import START_SECONDS, Pool, Task, TaskSource
 from kernelderby.measure.machine.probe import Machine
 from kernelderby.rows.checked import CheckResult
 
@@ -17,7 +17,7 @@ _AT_ONCE = 4  # solutions of a task
 
 
 @dataclass
-class ClusterCheck(Owner[Task]):
+class ClusterCheck(TaskSource[Task]):
     """settings: the form of serve._checked(). results: by definition, solution and case. left: solutions without an
     answer of any host."""
 

@@ -132,7 +132,7 @@ class _Held(Generic[T]):
     last: str = ""
 
 
-class Owner(Generic[T]):
+class TaskSource(Generic[T]):
     """The source of a pool's tasks."""
 
     def tasks(self, hello: Hello) -> Iterable[T]:
@@ -157,7 +157,7 @@ class Pool(Generic[T]):
         catalog: Catalog,
         solutions: Collection[str],
         kinds: Sequence[str],
-        owner: Owner[T],
+        owner: TaskSource[T],
         told: Callable[[str], None],
     ) -> None:
         """solutions: names of the solutions in tasks."""

@@ -13,7 +13,7 @@ from msgspec import Struct
 from kernelderby.catalog import Catalog, Solution, Workload
 from kernelderby.catalog.selection import workload_label
 from kernelderby.measure.cluster.messages import Hello, TaskAnswered, TaskAsked
-from kernelderby.measure.cluster.pool import START_SECONDS, Kind, Owner, Pool, Task, kind_of
+from kernelderby.measure.cluster.pool import START_SECONDS, Kind, Pool, Task, TaskSource, kind_of
 from kernelderby.measure.machine.probe import Machine
 from kernelderby.measure.tune import table
 from kernelderby.measure.tune.pick import Measured
@@ -67,7 +67,7 @@ class Unfinished:
 
 
 @dataclass
-class ClusterTune(Owner[TuneTask]):
+class ClusterTune(TaskSource[TuneTask]):
     """results: each with the kind of GPU of its table. note: gets lines for the user. report: gets one line per
     workload. left: workloads that no host has tuned."""
 

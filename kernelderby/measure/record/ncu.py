@@ -10,7 +10,7 @@ import csv
 from pathlib import Path
 
 from kernelderby.errors import DerbyError
-from kernelderby.measure.record.run import Ended, run_bounded
+from kernelderby.measure.record.run import ProcessFailed, run_bounded
 from kernelderby.rows.measurement import Status
 
 SUFFIX = ".ncu.csv"
@@ -45,13 +45,13 @@ def record(ncu: Path, words: list[str], environment: dict[str, str], timeout: fl
         run_bounded([str(ncu), *options, *form, "--metrics", ",".join(METRICS), *words], environment, timeout)
         if path.is_file() and count_kernels(path):
             return
-        ended = Ended(Status.CRASHED, f"{ncu} counted nothing")
-    except Ended as error:
+        ended = ProcessFailed(Status.CRASHED, f"{ncu} counted nothing")
+    except ProcessFailed as error:
         ended = error
     # ncu's log has the reason in place of the table.
     said = [line for line in path.read_text().splitlines() if "==ERROR==" in line] if path.is_file() else []
     path.unlink(missing_ok=True)
-    raise Ended(ended.status, f"{ended}: {said[0]}" if said else str(ended))
+    raise ProcessFailed(ended.status, f"{ended}: {said[0]}" if said else str(ended))
 
 
 def count_kernels(path: Path) -> int:

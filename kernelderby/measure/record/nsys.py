@@ -15,7 +15,7 @@ from kernelderby.catalog.selection import workload_label
 from kernelderby.errors import DerbyError
 from kernelderby.measure.machine.probe import Machine, exclusive
 from kernelderby.measure.machine.tools import find_tools
-from kernelderby.measure.record.run import Ended, Profiled, ProfileJob, count_kernels, run_bounded
+from kernelderby.measure.record.run import ProcessFailed, Profiled, ProfileJob, count_kernels, run_bounded
 from kernelderby.measure.wire.process import worker_environment
 from kernelderby.rows.measurement import Status
 
@@ -49,7 +49,7 @@ def trial(nsys: Path) -> str | None:
                 dict(os.environ, TMPDIR=folder),
                 _TRIAL_SECONDS,
             )
-        except (Ended, OSError) as error:
+        except (ProcessFailed, OSError) as error:
             return str(error).splitlines()[0]
         if Path(folder, "trial.nsys-rep").is_file():
             return None
@@ -81,7 +81,7 @@ def record(
         )
         if not made.is_file():
             left = ", ".join(sorted(os.listdir(folder))) or "nothing"
-            raise Ended(Status.CRASHED, f"{nsys} left no report, only {left}")
+            raise ProcessFailed(Status.CRASHED, f"{nsys} left no report, only {left}")
         made.replace(report)
     path.unlink(missing_ok=True)
     run_bounded(
@@ -90,7 +90,7 @@ def record(
         _EXPORT_SECONDS,
     )
     if not path.is_file():
-        raise Ended(Status.CRASHED, f"{nsys} export made no {path.name}")
+        raise ProcessFailed(Status.CRASHED, f"{nsys} export made no {path.name}")
 
 
 def _too_large(folder: Path) -> str | None:
@@ -130,7 +130,7 @@ def flashinfer_bench_profiles(
                     result.kernels = count_kernels(path)
                     result.path, result.bytes = path, path.stat().st_size
                     result.warnings = untimed(Path(folder))
-                except Ended as ended:
+                except ProcessFailed as ended:
                     result.status, result.message = ended.status, str(ended)
                 except DerbyError:
                     result.status = Status.CRASHED

@@ -64,7 +64,7 @@ class Profiled:
 
 
 @dataclass(frozen=True, slots=True)
-class Around:
+class OuterProfiler:
     """A profiler around a worker's process. record: runs a command line under it and writes the file, called with
     (words, environment, seconds, path). suffix: of the file. count: counts the kernels in a file. call_by_call: see
     ProfileRequest."""
@@ -91,7 +91,7 @@ def run_profiles(
     out: Path,
     iterations: int,
     timeout: float,
-    around: Around | None = None,
+    around: OuterProfiler | None = None,
 ) -> Iterator[Profiled]:
     """Profiles the pairs one by one. around: the profiler that records from outside (nsys, ncu); without one CUPTI
     records."""
@@ -104,7 +104,7 @@ def run_profiles(
 
 
 def _one(
-    catalog: Catalog, pair: ProfileJob, path: Path, iterations: int, timeout: float, around: Around | None
+    catalog: Catalog, pair: ProfileJob, path: Path, iterations: int, timeout: float, around: OuterProfiler | None
 ) -> Reply:
     with tempfile.TemporaryDirectory(prefix="kernelderby-profile-") as folder:
         reply = Path(folder) / "reply.json"
@@ -124,7 +124,7 @@ def _one(
                 around.record(words, environment, timeout, path)
             else:
                 run_bounded(words, environment, timeout)
-        except Ended as ended:
+        except ProcessFailed as ended:
             if not reply.is_file():
                 return _no_answer(str(ended), ended.status)
             if around:  # the solution ran, the profiler around it failed
@@ -168,7 +168,7 @@ def count_kernels(path: Path) -> int:
 # ------------------------------------------------------------------------------------------------------- the process
 
 
-class Ended(Exception):
+class ProcessFailed(Exception):
     """A process failed; the message says how, with the end of its output."""
 
     def __init__(self, status: Status, message: str) -> None:
@@ -214,9 +214,11 @@ def run_bounded(
         log.seek(max(0, log.seek(0, os.SEEK_END) - _LOG_BYTES))
         output = log.read().decode(errors="replace")
     if reason:
-        raise Ended(Status.TIMED_OUT, f"{reason}\n{_tail(output)}".strip())
+        raise ProcessFailed(Status.TIMED_OUT, f"{reason}\n{_tail(output)}".strip())
     if process.returncode:
-        raise Ended(Status.CRASHED, f"{Path(words[0]).name} ended with code {process.returncode}\n{_tail(output)}")
+        raise ProcessFailed(
+            Status.CRASHED, f"{Path(words[0]).name} ended with code {process.returncode}\n{_tail(output)}"
+        )
     return output
 
 

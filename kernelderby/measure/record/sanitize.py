@@ -21,7 +21,7 @@ from kernelderby.errors import DerbyError
 from kernelderby.measure.judge.cases import Case
 from kernelderby.measure.machine.tools import find_tool
 from kernelderby.measure.record.records import ProfileRequest
-from kernelderby.measure.record.run import Ended, run_bounded, worker_command
+from kernelderby.measure.record.run import ProcessFailed, run_bounded, worker_command
 from kernelderby.measure.wire.process import worker_environment
 from kernelderby.rows.row import Status
 from kernelderby.store.counts import counted
@@ -130,7 +130,7 @@ def _under(
     reason = ""
     try:
         run_bounded([str(sanitizer), *options, *words], _environment(folder), timeout)
-    except Ended as ended:
+    except ProcessFailed as ended:
         reason, status = str(ended), ended.status
     text = log.read_text(errors="replace") if log.is_file() else ""
     if found := findings(text):

@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from kernelderby.catalog import Catalog, Definition, Workload
-from kernelderby.catalog.spaces import Sizes, Unfit, draw, line_of
+from kernelderby.catalog.spaces import Sizes, UnfitDraw, draw, line_of
 from kernelderby.catalog.workloads import FRESH, tensor_bytes, workload_of
 from kernelderby.errors import DerbyError
 from kernelderby.measure.judge.blobs import count, generate
@@ -75,7 +75,7 @@ def fresh_shapes(
         for _ in range(_TRIES):
             try:
                 shape = fresh_shape(definition, module, draw(definition, space, uniform, const), LIMITS[device], taken)
-            except Unfit:
+            except UnfitDraw:
                 continue
             found.append(shape)
             taken.add(_place(shape.workload.axes, shape.sizes.scalars, shape.sizes.generator))
@@ -113,25 +113,25 @@ def _place(axes: dict[str, int], scalars: dict[str, Any], generator: dict[str, A
 def fresh_shape(
     definition: Definition, module: ModuleType, sizes: Sizes, limits: Limits, taken: Collection[str] = ()
 ) -> FreshShape:
-    """A fresh shape of these sizes. Unfit if it is listed, too large or too small, or no inputs agree with it."""
+    """A fresh shape of these sizes. UnfitDraw if it is listed, too large or too small, or no inputs agree with it."""
     var = {name: size for name, size in sizes.axes.items() if definition.axes[name] is None}
     if _place(var, sizes.scalars, sizes.generator) in taken:
-        raise Unfit
+        raise UnfitDraw
     outputs = sum(math.prod(sizes.axes[axis] for axis in each.shape or ()) for each in definition.outputs.values())
     if outputs < _LEAST_OUTPUTS or tensor_bytes(definition, sizes.axes) > limits.nbytes:
-        raise Unfit
+        raise UnfitDraw
     workload = _workload(definition, line_of(definition, sizes, (), FRESH))
     try:
         tensors = generate(definition, module, workload, sizes.axes)
     except ValueError:
-        raise Unfit from None
+        raise UnfitDraw from None
     line = line_of(definition, sizes, tensors, FRESH)
     try:
         line["cost"] = count(definition, module, workload, tensors, sizes.axes)
     except Uncountable as error:
         raise DerbyError(f"{definition.place}: count_cost: is missing, and {error}; add it") from None
     if sum(line["cost"]["flops"].values()) > limits.flops:
-        raise Unfit
+        raise UnfitDraw
     return FreshShape(sizes, _workload(definition, line))
 
 

@@ -18,7 +18,7 @@ from kernelderby.measure.run.neighbours import Neighbours
 from kernelderby.measure.run.plan import Job
 from kernelderby.measure.run.progress import Observer
 from kernelderby.measure.run.racer import Racer
-from kernelderby.measure.run.rows import TRIED_AGAIN, TRIES, Key, append_row, make_ready, set_aside_foreign
+from kernelderby.measure.run.rows import TRIED_AGAIN, TRIES, RowKey, append_row, make_ready, set_aside_foreign
 from kernelderby.measure.run.seal import Seal
 from kernelderby.measure.wire.quoted import hash_of, kept
 from kernelderby.measure.wire.sources import cache_folder
@@ -61,7 +61,7 @@ class Ledger:
         self.environment = environment
         self.logs = Logs(session)
         self.seal: Seal | None = None
-        self.tries: dict[Key, int] = {}  # tries in the plan and in this run
+        self.tries: dict[RowKey, int] = {}  # tries in the plan and in this run
         self._catalog, self._machine, self._session, self._observer = catalog, machine, session, observer
         self._sizes: dict[Path, int] = {}  # states of the files of rows, as this run left them
         self._looked_at: dict[Path, float] = {}  # time.monotonic() of that

@@ -16,7 +16,7 @@ from kernelderby.errors import DerbyError
 from kernelderby.measure.judge.secret import drawn
 from kernelderby.measure.machine.probe import Machine
 from kernelderby.measure.machine.requirements import try_modules, why_not
-from kernelderby.measure.run.rows import TRIES, Key, last_line, settled_keys, tries_of
+from kernelderby.measure.run.rows import TRIES, RowKey, last_line, settled_keys, tries_of
 from kernelderby.rows.measurement import Measurement
 
 # Estimates without a comparable recorded row: seconds for one solution on one workload, on an H200 between 0.3 (small
@@ -72,7 +72,7 @@ class Plan:
     lines: dict[str, int]
     seconds: float = 0.0
     measured_like: int = 0
-    tries: dict[Key, int] = field(default_factory=dict)
+    tries: dict[RowKey, int] = field(default_factory=dict)
 
     @property
     def pairs(self) -> int:
@@ -127,7 +127,7 @@ def make_plan(
     jobs: list[Job] = []
     took: dict[tuple[str, str], float] = {}
     lines: dict[str, int] = {}
-    tries: dict[Key, int] = {}
+    tries: dict[RowKey, int] = {}
     settled = 0
     if skipped is None:
         if machine.gpu is not None:

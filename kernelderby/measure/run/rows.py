@@ -18,7 +18,7 @@ from kernelderby.rows.measurement import Measurement, Status, newest
 from kernelderby.store.appended import CLAIMS, append_line, expect_writable, lock_bytes, mend_last_line, move_aside
 from kernelderby.store.files import read_bytes
 
-Key = tuple[str, str, str, str]  # solution, workload uuid, GPU, protocol
+RowKey = tuple[str, str, str, str]  # solution, workload uuid, GPU, protocol
 
 # The machine may cause these (a neighbour's memory, a slow disk), so a later run tries them again. After this number in
 # succession for a key they count.
@@ -28,13 +28,13 @@ TRIES = 3
 _ENDED_SECONDS = 5  # time for a killed process to release its files
 
 
-def settled_keys(rows: Iterable[Measurement], solutions: Iterable[Solution]) -> set[Key]:
+def settled_keys(rows: Iterable[Measurement], solutions: Iterable[Solution]) -> set[RowKey]:
     """The keys of these solutions whose newest row of the present code is final, or that were tried often enough. Rows
     without a hash (flashinfer-bench's) settle nothing."""
     return {key for key, tries in tries_of(rows, solutions).items() if tries is None or tries >= TRIES}
 
 
-def tries_of(rows: Iterable[Measurement], solutions: Iterable[Solution]) -> dict[Key, int | None]:
+def tries_of(rows: Iterable[Measurement], solutions: Iterable[Solution]) -> dict[RowKey, int | None]:
     """For each key with a row of the present code: the number of successive tries in its newest row, None if that row
     is final. A case for which the judge had no memory does not count as a try."""
     known = {solution.name: solution for solution in solutions}

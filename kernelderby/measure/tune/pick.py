@@ -30,7 +30,7 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class KeyChoice:
     """The choice for a key. config: None if the table leaves the key to the heuristic. us: geometric mean of the chosen
     configuration's times over the key's workloads. gain: the heuristic's time over us; None if a heuristic's choice
     failed."""
@@ -43,7 +43,7 @@ class Choice:
     note: str = ""
 
 
-def pick(measured: Iterable[Measured]) -> list[Choice]:
+def pick(measured: Iterable[Measured]) -> list[KeyChoice]:
     """One choice per key, sorted by key."""
     by_key: dict[str, list[Measured]] = {}
     for one in measured:
@@ -51,20 +51,20 @@ def pick(measured: Iterable[Measured]) -> list[Choice]:
     return [_choice(key, rows) for key, rows in sorted(by_key.items())]
 
 
-def _choice(key: str, rows: Sequence[Measured]) -> Choice:
+def _choice(key: str, rows: Sequence[Measured]) -> KeyChoice:
     everywhere = [text for text in rows[0].times_us if all(text in row.times_us for row in rows)]
     heuristics_us = [row.times_us[row.heuristic] for row in rows if row.heuristic in row.times_us]
     heuristic_us = geometric_mean(heuristics_us) if len(heuristics_us) == len(rows) else None
     if not everywhere:
         note = "no configuration ran on all of its workloads"
-        return Choice(key, len(rows), None, heuristic_us, 1.0 if heuristic_us else None, note)
+        return KeyChoice(key, len(rows), None, heuristic_us, 1.0 if heuristic_us else None, note)
     times = {text: geometric_mean([row.times_us[text] for row in rows]) for text in everywhere}
     best = min(everywhere, key=lambda text: times[text])  # the first one of equals
     if heuristic_us is None:
-        return Choice(key, len(rows), json.loads(best), times[best], None, "the heuristic's choice failed")
+        return KeyChoice(key, len(rows), json.loads(best), times[best], None, "the heuristic's choice failed")
     if heuristic_us > TIE * times[best]:
-        return Choice(key, len(rows), json.loads(best), times[best], heuristic_us / times[best])
+        return KeyChoice(key, len(rows), json.loads(best), times[best], heuristic_us / times[best])
     heuristics = {row.heuristic for row in rows}
     if len(heuristics) > 1:
-        return Choice(key, len(rows), None, heuristic_us, 1.0, "the heuristic's, which differ by workload")
-    return Choice(key, len(rows), json.loads(heuristics.pop()), heuristic_us, 1.0, "the heuristic's")
+        return KeyChoice(key, len(rows), None, heuristic_us, 1.0, "the heuristic's, which differ by workload")
+    return KeyChoice(key, len(rows), json.loads(heuristics.pop()), heuristic_us, 1.0, "the heuristic's")

@@ -24,7 +24,7 @@ MEAN, WORST = 0.03, 0.10  # more than this regret is too much
 
 
 @dataclass(frozen=True, slots=True)
-class Regret:
+class ShapeRegret:
     """One shape. chosen_us: None if the choice failed or was wrong."""
 
     shape: str
@@ -45,7 +45,7 @@ class Regrets:
 
     solution: str
     log: Path
-    shapes: list[Regret] = field(default_factory=list)
+    shapes: list[ShapeRegret] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
     unmeasured: list[str] = field(default_factory=list)
 
@@ -95,11 +95,11 @@ def regrets(
     return results
 
 
-def regret_of(measured: Measured) -> Regret:
+def regret_of(measured: Measured) -> ShapeRegret:
     """The regret for a solution that tells its choice."""
     assert measured.chosen is not None
     best = min(measured.times_us, key=lambda text: measured.times_us[text])
-    return Regret(
+    return ShapeRegret(
         measured.workload,
         json.loads(measured.chosen),
         measured.times_us.get(measured.chosen),

@@ -16,7 +16,7 @@ from kernelderby.catalog.selection import workload_label
 from kernelderby.errors import DerbyError
 from kernelderby.measure.machine.probe import Machine
 from kernelderby.measure.tune import table
-from kernelderby.measure.tune.pick import Choice, Measured, pick
+from kernelderby.measure.tune.pick import KeyChoice, Measured, pick
 from kernelderby.measure.tune.turns import Bench, TuneSettings, Turns, over
 
 CONTRACT = ("tuning_key", "candidates", "run_with")  # names in a tunable solution's file in addition to the entry point
@@ -30,7 +30,7 @@ class Result:
 
     solution: str
     log: Path
-    choices: list[Choice] = field(default_factory=list)
+    choices: list[KeyChoice] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
     left_over: list[str] = field(default_factory=list)
     path: Path | None = None
@@ -78,7 +78,7 @@ def tune(
     return results
 
 
-class Logged(Protocol):
+class HasLog(Protocol):
     log: Path
     failed: list[str]
 
@@ -87,7 +87,7 @@ def each_measured(
     bench: Bench,
     solution: Solution,
     workloads: Sequence[Workload],
-    result: Logged,
+    result: HasLog,
     report: Callable[[str], None],
     deadline: float | None = None,
 ) -> Iterator[tuple[Workload, Measured | None]]:

@@ -11,8 +11,15 @@ import numpy as np
 from kernelderby.errors import DerbyError
 from kernelderby.profile import stretches
 from kernelderby.profile.layers.draft import longest_run
-from kernelderby.profile.layers.map import LayerMap, Line
-from kernelderby.profile.layers.sums import Inseparable, LayerColumn, Leftover, Module, add_up, most_common
+from kernelderby.profile.layers.map import LayerLine, LayerMap
+from kernelderby.profile.layers.sums import (
+    InseparableKernels,
+    LayerColumn,
+    Module,
+    UnexplainedKernels,
+    add_up,
+    most_common,
+)
 from kernelderby.profile.layers.walk import NOWHERE, Matcher
 from kernelderby.profile.names import short_name
 from kernelderby.profile.spans import Profile, SpanKind
@@ -164,9 +171,9 @@ def _occurrences(events: _Events, layer_map: LayerMap, step: np.ndarray, layer: 
     return {modules[number]: int(count) for number, count in zip(numbers, counts, strict=True)}
 
 
-def _lines(column: LayerColumn, events: _Events, layer_map: LayerMap, step: np.ndarray) -> dict[Line, np.ndarray]:
+def _lines(column: LayerColumn, events: _Events, layer_map: LayerMap, step: np.ndarray) -> dict[LayerLine, np.ndarray]:
     """The mask of the spans of each line. Writes names and instances into the column."""
-    lines: dict[Line, np.ndarray] = {}
+    lines: dict[LayerLine, np.ndarray] = {}
     kinds = len(events.kernels)
     matched = step >= 0
     for code in np.unique(step[matched].astype(np.int64) * kinds + events.kernel[matched]).tolist():
@@ -194,7 +201,7 @@ def _leftovers(column: LayerColumn, events: _Events, step: np.ndarray, layer: np
             entry[place] += values[number]
     column.leftovers = sorted(
         (
-            Leftover(name, int(count), float(total) / 1e3, float(within) / 1e3)
+            UnexplainedKernels(name, int(count), float(total) / 1e3, float(within) / 1e3)
             for name, (count, total, within) in by_name.items()
         ),
         key=lambda one: -one.total_us,
@@ -243,7 +250,7 @@ def _is_required(layer_map: LayerMap, module: tuple[str, str]) -> bool:
 
 
 def _from_sums(column: LayerColumn, profile: Profile, layer_map: LayerMap) -> None:
-    totals: dict[Line, float] = defaultdict(float)
+    totals: dict[LayerLine, float] = defaultdict(float)
     shared = []
     counts: dict[str, list[int]] = defaultdict(list)
     attributed = busy = 0.0
@@ -253,7 +260,9 @@ def _from_sums(column: LayerColumn, profile: Profile, layer_map: LayerMap) -> No
         steps = layer_map.candidates(row.name)
         modules = tuple(dict.fromkeys(layer_map.steps[index].line[:2] for index in steps))
         if not steps:
-            column.leftovers.append(Leftover(name if row.kind is SpanKind.KERNEL else row.name, row.instances, us))
+            column.leftovers.append(
+                UnexplainedKernels(name if row.kind is SpanKind.KERNEL else row.name, row.instances, us)
+            )
             continue
         attributed += us
         if len({group for group, _ in modules}) > 1:
@@ -277,7 +286,7 @@ def _from_sums(column: LayerColumn, profile: Profile, layer_map: LayerMap) -> No
     groups = dict.fromkeys(line[0] for line in totals)
     column.seen = {group: most_common(counts[group]) or layers for group in groups}
     column.lines = {line: us / column.seen[line[0]] for line, us in totals.items()}
-    column.inseparable = [Inseparable(name, modules, count, us / layers) for name, modules, count, us in shared]
+    column.inseparable = [InseparableKernels(name, modules, count, us / layers) for name, modules, count, us in shared]
     column.busy_us, column.attributed_us, column.unattributed_us = busy, attributed, busy - attributed
     add_up(column, layer_map, layer_map.layers)
     column.passes = _passes(column, layer_map)
@@ -288,7 +297,7 @@ def _from_sums(column: LayerColumn, profile: Profile, layer_map: LayerMap) -> No
         )
 
 
-def _line(layer_map: LayerMap, steps: tuple[int, ...], modules: tuple[tuple[str, str], ...], name: str) -> Line:
+def _line(layer_map: LayerMap, steps: tuple[int, ...], modules: tuple[tuple[str, str], ...], name: str) -> LayerLine:
     lines = {layer_map.steps[index].line for index in steps}
     if len(lines) == 1:
         return lines.pop()
@@ -297,7 +306,7 @@ def _line(layer_map: LayerMap, steps: tuple[int, ...], modules: tuple[tuple[str,
     return (modules[0][0], ONE_OF + ", ".join(module for _, module in modules), name)
 
 
-def _is_once_a_layer(layer_map: LayerMap, line: Line) -> bool:
+def _is_once_a_layer(layer_map: LayerMap, line: LayerLine) -> bool:
     steps = [step for step in layer_map.steps if step.line == line]
     return len(steps) == 1 and not steps[0].optional and not steps[0].repeat
 

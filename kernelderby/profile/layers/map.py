@@ -37,7 +37,7 @@ from kernelderby.store.patterns import Pattern
 
 FOLDER = Path(__file__).parent / "maps"
 CACHE_LIMIT = 100_000  # texts of ranges; those that carry a number would grow it without end
-Line = tuple[str, str, str]  # group, module, kernel label
+LayerLine = tuple[str, str, str]  # group, module, kernel label
 
 
 Layers = Annotated[int, must_be("the number of layers, a whole number from 1 on", ge=1, le=10**6)]
@@ -80,7 +80,7 @@ class _Map(Struct):
 class Step:
     """One kernel of a layer. match: None for any kernel inside the module's NVTX range."""
 
-    line: Line
+    line: LayerLine
     place: int  # index of its [[modules]] entry
     match: Pattern | None
     optional: bool = False
@@ -112,7 +112,7 @@ class LayerMap:
     _named: dict[str, frozenset[int]] = field(default_factory=dict, repr=False, compare=False)
 
     @cached_property
-    def lines(self) -> list[Line]:
+    def lines(self) -> list[LayerLine]:
         return list(dict.fromkeys(step.line for step in self.steps if step.match is not None))
 
     def usual(self, group: str) -> bool:

@@ -19,8 +19,8 @@ from msgspec import Struct
 
 from kernelderby.errors import DerbyError
 from kernelderby.profile.layers.document import module_table, read_document
-from kernelderby.profile.layers.map import LayerMap, Layers, Line, load_map
-from kernelderby.profile.layers.sums import LayerColumn, Printed, add_up
+from kernelderby.profile.layers.map import LayerLine, LayerMap, Layers, load_map
+from kernelderby.profile.layers.sums import LayerColumn, PrintedSum, add_up
 from kernelderby.profile.names import normal_form
 from kernelderby.rows.samples import MOST_US
 from kernelderby.store.fields import NotNegative, Number, convert, read_toml
@@ -98,9 +98,9 @@ def table_columns(path: Path, layer_map: LayerMap | None) -> tuple[list[LayerCol
     return columns, layer_map
 
 
-def _rows(path: Path, data: dict[str, Any], layer_map: LayerMap | None) -> list[tuple[Line, dict[str, Any]]]:
+def _rows(path: Path, data: dict[str, Any], layer_map: LayerMap | None) -> list[tuple[LayerLine, dict[str, Any]]]:
     rows = []
-    taken: dict[Line, int] = {}
+    taken: dict[LayerLine, int] = {}
     for group, entries in data.get("rows", {}).items():
         for entry in entries:
             if not entry.get("module"):
@@ -112,7 +112,7 @@ def _rows(path: Path, data: dict[str, Any], layer_map: LayerMap | None) -> list[
     return rows
 
 
-def _line(layer_map: LayerMap | None, group: str, module: str, kernel: str, taken: dict[Line, int]) -> Line:
+def _line(layer_map: LayerMap | None, group: str, module: str, kernel: str, taken: dict[LayerLine, int]) -> LayerLine:
     """The map's line for a row: the module's first matching kernel that is not taken yet; otherwise a new line. taken:
     line -> rows that asked for it; the line is added."""
     name = normal_form(kernel)
@@ -132,7 +132,7 @@ def _column(
     path: Path,
     data: dict[str, Any],
     entry: dict[str, Any],
-    rows: list[tuple[Line, dict[str, Any]]],
+    rows: list[tuple[LayerLine, dict[str, Any]]],
     layer_map: LayerMap | None,
     layers: int,
 ) -> LayerColumn:
@@ -163,7 +163,7 @@ def _is_time(value: Any) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= MOST_US
 
 
-def _printed(path: Path, entry: dict[str, Any], column: LayerColumn) -> Printed:
+def _printed(path: Path, entry: dict[str, Any], column: LayerColumn) -> PrintedSum:
     """A printed sum agrees if it equals the computed sum to the last printed digit. This holds for the sum of a group
     only. Sums over all layers and end to end are only compared, since they include unknown work outside the table's
     modules."""
@@ -171,9 +171,9 @@ def _printed(path: Path, entry: dict[str, Any], column: LayerColumn) -> Printed:
     if not _is_time(value):
         raise DerbyError(f"{path}: printed: value: {value!r:.60} is no time in us; give the printed one")
     if group is None:
-        return Printed(entry.get("what", "all layers"), None, value, column.model_us, None, entry.get("layers"))
+        return PrintedSum(entry.get("what", "all layers"), None, value, column.model_us, None, entry.get("layers"))
     if group not in column.groups:
         raise DerbyError(f"{path}: printed: no group {group!r}; there are {', '.join(column.groups)}")
     decimals = len(str(value).partition(".")[2]) if isinstance(value, float) else 0
     computed = column.groups[group]
-    return Printed(f"sum of {group}", group, value, computed, abs(computed - value) <= 0.5 * 10**-decimals + 1e-9)
+    return PrintedSum(f"sum of {group}", group, value, computed, abs(computed - value) <= 0.5 * 10**-decimals + 1e-9)

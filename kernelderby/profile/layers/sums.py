@@ -10,13 +10,13 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from kernelderby.profile.layers.map import LayerMap, Line
+from kernelderby.profile.layers.map import LayerLine, LayerMap
 
 Module = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Leftover:
+class UnexplainedKernels:
     """Kernels of one name that no module explains. inside_us: the part that ran inside layers, None if unknown."""
 
     name: str
@@ -26,7 +26,7 @@ class Leftover:
 
 
 @dataclass(frozen=True, slots=True)
-class Inseparable:
+class InseparableKernels:
     """Kernels of one name that the map has in several groups, and that cannot be told apart without events."""
 
     name: str
@@ -36,7 +36,7 @@ class Inseparable:
 
 
 @dataclass(frozen=True, slots=True)
-class Printed:
+class PrintedSum:
     """A sum that a document prints, beside the sum of its rows. group: None for all layers or end to end. layers:
     number of layers in the sum, if the document gives it."""
 
@@ -61,18 +61,18 @@ class LayerColumn:
     facts: list[str] = field(default_factory=list)
     gpu: str | None = None
     complete: bool = True
-    lines: dict[Line, float] = field(default_factory=dict)
-    names: dict[Line, set[str]] = field(default_factory=dict)
-    instances: dict[Line, int] = field(default_factory=dict)
+    lines: dict[LayerLine, float] = field(default_factory=dict)
+    names: dict[LayerLine, set[str]] = field(default_factory=dict)
+    instances: dict[LayerLine, int] = field(default_factory=dict)
     modules: dict[Module, float] = field(default_factory=dict)
     groups: dict[str, float] = field(default_factory=dict)
     seen: dict[str, int] = field(default_factory=dict)
     overlapped_us: float = 0.0
     layer_us: float = 0.0
     model_us: float = 0.0
-    inseparable: list[Inseparable] = field(default_factory=list)
-    printed: list[Printed] = field(default_factory=list)
-    leftovers: list[Leftover] = field(default_factory=list)
+    inseparable: list[InseparableKernels] = field(default_factory=list)
+    printed: list[PrintedSum] = field(default_factory=list)
+    leftovers: list[UnexplainedKernels] = field(default_factory=list)
     attributed_us: float | None = None
     unattributed_us: float | None = None
     busy_us: float | None = None

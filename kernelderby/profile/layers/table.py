@@ -10,7 +10,7 @@ from typing import Any
 from kernelderby.profile.filters import Selection, StepsOfKind, selected
 from kernelderby.profile.layers.column import profile_column
 from kernelderby.profile.layers.draft import draft_of
-from kernelderby.profile.layers.map import LayerMap, Line, load_map
+from kernelderby.profile.layers.map import LayerLine, LayerMap, load_map
 from kernelderby.profile.layers.published import is_module_table, table_columns
 from kernelderby.profile.layers.sums import LayerColumn, add_up
 from kernelderby.profile.sources import open_profile
@@ -39,7 +39,7 @@ class LayerTable:
     layer_map: LayerMap | None
     layers: int
     columns: tuple[LayerColumn, ...]
-    lines: tuple[Line, ...]
+    lines: tuple[LayerLine, ...]
 
     @property
     def groups(self) -> list[str]:
@@ -50,20 +50,20 @@ class LayerTable:
         order = {group: place for place, group in enumerate(self.groups)}
         return sorted(dict.fromkeys(line[:2] for line in self.lines), key=lambda module: order[module[0]])
 
-    def of(self, prefix: tuple[str, ...]) -> list[Line]:
+    def of(self, prefix: tuple[str, ...]) -> list[LayerLine]:
         """Lines of a group, (group,), or of a module, (group, module)."""
         return [line for line in self.lines if line[: len(prefix)] == prefix]
 
-    def usual(self) -> list[Line]:
+    def usual(self) -> list[LayerLine]:
         return [line for line in self.lines if self.layer_map is None or self.layer_map.usual(line[0])]
 
-    def coverage(self, column: LayerColumn, lines: Iterable[Line]) -> tuple[int, int]:
+    def coverage(self, column: LayerColumn, lines: Iterable[LayerLine]) -> tuple[int, int]:
         """(lines that the column has a time for, lines that any column has one for)."""
         timed = [line for line in lines if any(line in other.lines for other in self.columns)]
         return sum(line in column.lines for line in timed), len(timed)
 
     def compare(
-        self, column: LayerColumn, lines: Sequence[Line], total: str | tuple[Any, ...] | None = None
+        self, column: LayerColumn, lines: Sequence[LayerLine], total: str | tuple[Any, ...] | None = None
     ) -> LayerRatio | None:
         """The ratio to the first column. total: "layer", "model", (group,) or (group, module). If both columns are
         whole, their own totals (overlap counted once) are compared; otherwise the sums of the lines that both have."""
@@ -76,7 +76,7 @@ class LayerTable:
         ours, theirs = (self._total_of(one, both, total) for one in (column, first))
         return LayerRatio(ours / theirs, len(both), len(either)) if theirs else None
 
-    def _total_of(self, column: LayerColumn, lines: Sequence[Line], total: str | tuple[Any, ...] | None) -> float:
+    def _total_of(self, column: LayerColumn, lines: Sequence[LayerLine], total: str | tuple[Any, ...] | None) -> float:
         """The total of some of a column's lines. Overlaps that the map declares count once here too."""
         part = LayerColumn("", "", lines={line: column.lines[line] for line in lines})
         add_up(part, self.layer_map, self.layers)
@@ -130,7 +130,7 @@ class LayerTable:
         return data
 
     def _ratio(
-        self, column: LayerColumn, lines: Sequence[Line], total: str | tuple[Any, ...] | None = None
+        self, column: LayerColumn, lines: Sequence[LayerLine], total: str | tuple[Any, ...] | None = None
     ) -> dict[str, Any] | None:
         found = self.compare(column, lines, total) if column is not self.columns[0] else None
         return asdict(found) if found else None
@@ -190,14 +190,14 @@ def _by_kind(profile: Profile) -> list[Profile]:
     return [StepsOfKind(profile, kind, windows_of(each)) for kind, each in kinds.items()]
 
 
-def _order(layer_map: LayerMap | None, columns: Sequence[LayerColumn]) -> list[Line]:
+def _order(layer_map: LayerMap | None, columns: Sequence[LayerColumn]) -> list[LayerLine]:
     """First the map's lines that a column has, in the map's order, group by group, with the groups of unusual layers
     last. Other lines follow the last line of their module, or of their group, or come at the end."""
     known = [line for column in columns for line in (*column.names, *column.lines)]
     present = set(known)
     of_map = {line: None for line in (layer_map.lines if layer_map else ()) if line in present}
-    runs: dict[str, list[list[Line]]] = {}  # group -> its lines; those in one list stay together
-    of_module: dict[tuple[str, str], list[Line]] = {}  # -> the list that its next line goes to
+    runs: dict[str, list[list[LayerLine]]] = {}  # group -> its lines; those in one list stay together
+    of_module: dict[tuple[str, str], list[LayerLine]] = {}  # -> the list that its next line goes to
     for line in {**of_map, **dict.fromkeys(known)}:
         if line in of_map or line[:2] not in of_module:
             of_module[line[:2]] = []

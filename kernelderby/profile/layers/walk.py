@@ -23,7 +23,7 @@ NOWHERE = -1
 
 
 @dataclass(slots=True)
-class Walk:
+class LayerWalk:
     """For each kernel its step (NOWHERE: unattributed), and the number of its pass over the map, counted from 0.
 
     Unattributed kernels between two kernels of one pass have its number: they run inside a layer.
@@ -46,7 +46,7 @@ class Matcher:
     def __post_init__(self) -> None:
         self._jumps = _jump_costs(self.layer_map)
 
-    def walk(self, candidates: Sequence[tuple[int, ...]]) -> Walk:
+    def walk(self, candidates: Sequence[tuple[int, ...]]) -> LayerWalk:
         """candidates: per kernel the steps that it may be (LayerMap.candidates), in order of start."""
         costs = bytes(not self.layer_map.usual(step.line[0]) for step in self.layer_map.steps)
         moves = array("l")
@@ -73,7 +73,7 @@ class Matcher:
         limit = JUMP + FAR + 2  # from the best step any other is reached for less
         return bytes(min(cost - least, limit) for cost in after), array("h", previous)
 
-    def _trace(self, moves: array[int], costs: bytes) -> Walk:
+    def _trace(self, moves: array[int], costs: bytes) -> LayerWalk:
         """Backwards along the cheapest walk, then forwards to number the passes."""
         steps = array("l", [NOWHERE]) * len(moves)
         at = costs.index(min(costs))
@@ -114,7 +114,7 @@ def _jump_costs(layer_map: LayerMap) -> list[list[int]]:
     return costs
 
 
-def _numbered(steps: array[int], layer_map: LayerMap) -> Walk:
+def _numbered(steps: array[int], layer_map: LayerMap) -> LayerWalk:
     passes = array("l", [NOWHERE]) * len(steps)
     number, last, since = NOWHERE, len(layer_map.steps), 0
     sizes: list[int] = []
@@ -130,10 +130,10 @@ def _numbered(steps: array[int], layer_map: LayerMap) -> Walk:
         passes[index] = number
         sizes[number] += 1
         last, since = step, index + 1
-    return _without_fragments(Walk(steps, passes), sizes)
+    return _without_fragments(LayerWalk(steps, passes), sizes)
 
 
-def _without_fragments(walk: Walk, sizes: list[int]) -> Walk:
+def _without_fragments(walk: LayerWalk, sizes: list[int]) -> LayerWalk:
     """Removes passes far shorter than the stream's median pass: they are no layers, and their kernels become
     unattributed."""
     least = LEAST_SHARE * median(sizes) if sizes else 0

@@ -25,7 +25,7 @@ def whole_number(value: object) -> int:
     return value if isinstance(value, int) and abs(value) < NO_TIME else 0
 
 
-class HeldProfile(Profile):
+class InMemoryProfile(Profile):
     """held: its spans, in any order until settle(). untimed: number of operations left out because they have no valid
     times."""
 

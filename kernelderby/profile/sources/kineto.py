@@ -21,9 +21,9 @@ import numpy as np
 
 from kernelderby.errors import DerbyError
 from kernelderby.profile.names import fits
-from kernelderby.profile.operators import OPERATORS, CapturedGraph, Issued
+from kernelderby.profile.operators import OPERATORS, CapturedGraph, LaunchOrigin
 from kernelderby.profile.sources.events import CALLS, CUDA_MEMORY, GPU, MEND, MODULES, RANGES, load
-from kernelderby.profile.sources.held import NO_TIME, HeldProfile, whole_number
+from kernelderby.profile.sources.held import NO_TIME, InMemoryProfile, whole_number
 from kernelderby.profile.sources.launches import HostOperators
 from kernelderby.profile.sources.operations import operation
 from kernelderby.profile.sources.ranges import Paths, RangeTimeline, swept_timeline
@@ -45,7 +45,7 @@ _DIGITS = 20  # of a time in us; a number of a million digits would take long
 _NUMBER = re.compile(r"[0-9]{1,20}")
 
 
-class KinetoProfile(HeldProfile):
+class KinetoProfile(InMemoryProfile):
     memory_use: tuple[MemoryUse, ...] = ()  # times as in the file
 
     def __init__(self, path: Path, gpu: str | None, events: list[dict[str, Any]], operators: bool = False) -> None:
@@ -74,7 +74,7 @@ class KinetoProfile(HeldProfile):
     def _place(self, work: list[tuple[dict[str, Any], SpanKind]], host: _Host) -> None:
         """Adds the GPU work as spans in order of start, each with the ranges around its launch."""
         nesting, lone = _Nesting(host), host.only_process()
-        found: list[tuple[Span, tuple[int | None, int | None], Issued, tuple[str, ...]]] = []
+        found: list[tuple[Span, tuple[int | None, int | None], LaunchOrigin, tuple[str, ...]]] = []
         for event, kind in work:
             args = _args(event)
             launch = host.launches.get(args.get("correlation"))
@@ -108,7 +108,7 @@ class KinetoProfile(HeldProfile):
     def modules(self) -> list[tuple[str, ...]]:
         return self._modules
 
-    def issued(self) -> Iterator[Issued]:
+    def issued(self) -> Iterator[LaunchOrigin]:
         return iter(self._issued)
 
     def captured_graphs(self) -> list[CapturedGraph]:

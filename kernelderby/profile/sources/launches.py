@@ -9,7 +9,7 @@ from typing import Any
 from kernelderby.profile.operators import (
     CapturedGraph,
     CapturedLaunch,
-    Issued,
+    LaunchOrigin,
     OperatorCall,
     OperatorStacks,
     operands_of,
@@ -44,13 +44,13 @@ class HostOperators:
         elif _LAUNCH.match(name) or _BEGIN.match(name) or _END.match(name):
             self._launches.setdefault(place, []).append((start, name, args))
 
-    def issued(self, args: Mapping[str, Any], launch: Sequence[Any] | None) -> Issued:
+    def issued(self, args: Mapping[str, Any], launch: Sequence[Any] | None) -> LaunchOrigin:
         """The origin of GPU work with these arguments. launch: (start, process, thread, ...) of its call."""
         if not self.is_wanted:
-            return Issued()
+            return LaunchOrigin()
         chain = self._stacks.chain((launch[1], launch[2]), launch[0]) if launch else ()
         chain = chain or self._stacks.chain_of(args.get("External id", args.get("external id")))
-        return Issued(chain, self._graphs.get(args.get("correlation")), _grid(args))
+        return LaunchOrigin(chain, self._graphs.get(args.get("correlation")), _grid(args))
 
     def captured_graphs(self, ranges: Mapping[Any, Sequence[tuple[int, int, str]]]) -> list[CapturedGraph]:
         """ranges: thread -> its ranges (start, end, name)."""

@@ -16,7 +16,7 @@ from typing import Any
 
 from kernelderby.errors import DerbyError
 from kernelderby.profile.sources.cells import split
-from kernelderby.profile.sources.held import NO_TIME, HeldProfile
+from kernelderby.profile.sources.held import NO_TIME, InMemoryProfile
 from kernelderby.profile.sources.operations import copy_name, operation
 from kernelderby.profile.sources.sqlite.schema import as_text
 from kernelderby.profile.spans import Span, SpanKind
@@ -48,7 +48,7 @@ _NUMBER = re.compile(r"[0-9]{1,20}")
 _GPU = 2  # rocprofiler_agent_type_t
 
 
-class RocprofProfile(HeldProfile):
+class RocprofProfile(InMemoryProfile):
     def __init__(self, path: Path, form: str) -> None:
         super().__init__(path, form)
         self._dispatches: set[tuple[int, int, int]] = set()

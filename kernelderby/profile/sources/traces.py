@@ -14,7 +14,7 @@ from pathlib import Path
 
 from kernelderby.errors import DerbyError
 from kernelderby.profile.sources.cells import SIZE_BYTES, TIME_NS, CellError, count, quantity, split, unit_of
-from kernelderby.profile.sources.held import NO_TIME, HeldProfile
+from kernelderby.profile.sources.held import NO_TIME, InMemoryProfile
 from kernelderby.profile.sources.operations import operation
 from kernelderby.profile.spans import ApiSum, Launched, Span, SpanKind, is_waiting
 from kernelderby.store.counts import counted
@@ -24,7 +24,7 @@ _DEVICE = re.compile(r"^(?P<name>.*?)\s*\((?P<number>[0-9]{1,9})\)\s*$")
 _VERSION = re.compile(r"_v\d+$")
 
 
-class TraceProfile(HeldProfile):
+class TraceProfile(InMemoryProfile):
     def __init__(self, path: Path) -> None:
         super().__init__(path, "nsys trace, CSV")
         self._correlations: list[int] = []  # of each operation, 0 without one

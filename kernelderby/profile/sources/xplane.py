@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from kernelderby.errors import DerbyError
-from kernelderby.profile.sources.held import NO_TIME, HeldProfile
+from kernelderby.profile.sources.held import NO_TIME, InMemoryProfile
 from kernelderby.profile.sources.operations import operation
 from kernelderby.profile.spans import Span, SpanKind
 from kernelderby.store.files import unpacked
@@ -31,13 +31,13 @@ class _Cut(ValueError):
     """The message is cut off within a field, or is invalid."""
 
 
-def open_xplane(path: Path, packed: bool = False) -> HeldProfile:
+def open_xplane(path: Path, packed: bool = False) -> InMemoryProfile:
     """DerbyError for a cut-off or damaged file, or one without GPU work (such as a TPU's)."""
     try:
         data = unpacked(path, packed)
         planes = [value for number, value in _fields(memoryview(data)) if number == 1 and not isinstance(value, int)]
         named = [(_text(_only(plane, 2)), plane) for plane in planes]
-        profile = HeldProfile(path, "XLA trace, xplane.pb")
+        profile = InMemoryProfile(path, "XLA trace, xplane.pb")
         for name, plane in named:
             if match := _GPU.match(name):
                 _take_plane(profile, plane, int(match["number"]))
@@ -50,7 +50,7 @@ def open_xplane(path: Path, packed: bool = False) -> HeldProfile:
     return profile
 
 
-def _take_plane(profile: HeldProfile, plane: memoryview, device: int) -> None:
+def _take_plane(profile: InMemoryProfile, plane: memoryview, device: int) -> None:
     lines: list[memoryview] = []
     names: dict[int, str] = {}
     stats: dict[int, str] = {}

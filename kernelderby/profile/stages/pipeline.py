@@ -40,7 +40,7 @@ class Tally:
 
 
 @dataclass(slots=True)
-class Walked:
+class StageWalk:
     """The result of a walk over the spans of one kind (inside marked invocations, or not).
 
     by_stage: stage -> name -> tally. between: kernels inside invocations that are in no stage. outside: (name, purpose)
@@ -83,7 +83,7 @@ class _Context:
     track: _Track | None = None  # the last span taken in it
 
 
-class Walker:
+class StageWalker:
     """Takes the spans of a profile in order of start and sorts them into stages and the rest.
 
     names: every name in the profile, so that stages that never occur are no landmarks. within: marks invocations.
@@ -98,7 +98,7 @@ class Walker:
         purpose: Callable[[tuple[str, ...]], str],
     ) -> None:
         self.matcher = matcher
-        self.marked, self.unmarked = Walked(is_marked=True), Walked()
+        self.marked, self.unmarked = StageWalk(is_marked=True), StageWalk()
         self.ranges: set[str] = set()  # of stages that occurred
         self._within, self._purpose = within, purpose
         present = {index for name in names for index in matcher.candidates(name)} | set(matcher.by_range.values())
@@ -156,14 +156,14 @@ class Walker:
 class _Track:
     """The walk on one GPU of one process, over landmarks 0 to tail: the stages that occur and are not glue.
 
-    position: the furthest landmark of the open invocation. counts, times: of this invocation, as in Walked. tallies:
+    position: the furthest landmark of the open invocation. counts, times: of this invocation, as in StageWalk. tallies:
     the result's tallies, by stage and name. frontier: the latest end of any operation so far.
     """
 
     process: int
     device: int
     tail: int
-    result: Walked
+    result: StageWalk
     is_open: bool = False
     label: str | None = None
     position: int = -1
@@ -307,10 +307,10 @@ class _Track:
         self.is_open = False
 
 
-def split_sums(matcher: StageMatcher, sums: Iterable[KernelSum]) -> Walked:
+def split_sums(matcher: StageMatcher, sums: Iterable[KernelSum]) -> StageWalk:
     """The same without events: kernels of stages that share a pattern go to the first stage, and glue counts as
     outside."""
-    result = Walked()
+    result = StageWalk()
     for row in sums:
         candidates = matcher.candidates(row.name)
         if candidates and candidates[0] not in matcher.glue:

@@ -19,7 +19,7 @@ from kernelderby.profile.stages import notes as noted
 from kernelderby.profile.stages.match import StageMatcher
 from kernelderby.profile.stages.notes import InvocationsFrom, InvocationSource, PipelineWarning, StageNote
 from kernelderby.profile.stages.outside import UNATTRIBUTED, kind_of, purpose
-from kernelderby.profile.stages.pipeline import Tally, Walked, Walker, split_sums
+from kernelderby.profile.stages.pipeline import StageWalk, StageWalker, Tally, split_sums
 from kernelderby.profile.timeline import Timeline, TimelineBuilder
 from kernelderby.rows.measurement import Stage
 
@@ -199,10 +199,10 @@ def pipeline_of(
 
 def _walk(
     profile: Profile, matcher: StageMatcher, names: list[str], within: re.Pattern[str]
-) -> tuple[Walked, tuple[Timeline, ...], set[str]]:
+) -> tuple[StageWalk, tuple[Timeline, ...], set[str]]:
     """If invocations are marked, only these are the pipeline, and stages outside them (warm-up, checks) do not
     count."""
-    walker, timeline = Walker(matcher, names, within, purpose), TimelineBuilder(profile)
+    walker, timeline = StageWalker(matcher, names, within, purpose), TimelineBuilder(profile)
     take, measure = walker.take, timeline.take
     for span in profile.spans():
         take(span)
@@ -223,7 +223,7 @@ def _merge(into: dict[Any, Any], items: Iterable[Any]) -> None:
         into.setdefault(key, Tally()).merge(tally)
 
 
-def _stage_rows(matcher: StageMatcher, walked: Walked, merged: bool) -> list[StageRow]:
+def _stage_rows(matcher: StageMatcher, walked: StageWalk, merged: bool) -> list[StageRow]:
     """The rows in pipeline order. Stages that a summary cannot tell apart share one row, at the place of the first."""
     rows, taken = [], set()
     for index in range(len(matcher.stages)):
@@ -267,7 +267,7 @@ def _stage_row(
     )
 
 
-def _invocations(matcher: StageMatcher, walked: Walked, has_events: bool) -> tuple[int | None, InvocationsFrom]:
+def _invocations(matcher: StageMatcher, walked: StageWalk, has_events: bool) -> tuple[int | None, InvocationsFrom]:
     """The number of the pipeline's invocations, and its source. From sums it is the count that most patterns have."""
     if has_events:
         source = InvocationSource.MARKED if walked.is_marked else InvocationSource.COUNTED
@@ -283,7 +283,7 @@ def _invocations(matcher: StageMatcher, walked: Walked, has_events: bool) -> tup
     return best, InvocationsFrom(InvocationSource.PATTERNS, votes[best], votes.total())
 
 
-def _noted(row: StageRow, matcher: StageMatcher, walked: Walked, invocations: int | None) -> StageRow:
+def _noted(row: StageRow, matcher: StageMatcher, walked: StageWalk, invocations: int | None) -> StageRow:
     """The row with notes about irregular counts."""
     notes: list[StageNote] = [noted.SharedName()] if row.is_merged else []
     if row.instances and invocations:
@@ -312,7 +312,7 @@ def _about_count(row: StageRow, invocations: int) -> list[StageNote]:
     return notes
 
 
-def _outside_rows(walked: Walked) -> tuple[OutsideRow, ...]:
+def _outside_rows(walked: StageWalk) -> tuple[OutsideRow, ...]:
     """Rows by kind, largest first. The unattributed row comes last, even if it is empty."""
     kinds: dict[str, Tally] = {UNATTRIBUTED: Tally()}
     _merge(kinds, ((kind_of(name, said), tally) for (name, said), tally in walked.outside.items()))
@@ -320,7 +320,7 @@ def _outside_rows(walked: Walked) -> tuple[OutsideRow, ...]:
     return tuple(sorted(rows, key=lambda row: (row.kind == UNATTRIBUTED, -row.total_ns)))
 
 
-def _cuts(matcher: StageMatcher, walked: Walked) -> list[noted.CutKernels]:
+def _cuts(matcher: StageMatcher, walked: StageWalk) -> list[noted.CutKernels]:
     """The kernels that nsys cut: it ends a kernel at the start of the next one of its stream, even if the two
     overlap."""
     cut = []

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from kernelderby.profile.layers.map import Line
+from kernelderby.profile.layers.map import LayerLine
 from kernelderby.profile.layers.sums import LayerColumn, group_layers
 from kernelderby.profile.layers.table import LayerRatio, LayerTable
 from kernelderby.report.answer import Answer
@@ -141,7 +141,7 @@ def _row(
     table: LayerTable,
     keys: tuple[str, ...],
     times: Sequence[float | None],
-    lines: Sequence[Line],
+    lines: Sequence[LayerLine],
     total: str | tuple[str, ...] | None = None,
     *,
     counted: bool = False,
@@ -153,7 +153,7 @@ def _row(
     return (*keys, *cells, *(_against(table.compare(column, lines, total)) for column in table.columns[1:]))
 
 
-def _time(table: LayerTable, column: LayerColumn, lines: Sequence[Line], text: str) -> TableCell:
+def _time(table: LayerTable, column: LayerColumn, lines: Sequence[LayerLine], text: str) -> TableCell:
     """The time, with the number of its kernels if some have no time."""
     had, of = table.coverage(column, lines)
     if lines and not column.complete and had < of:
@@ -246,7 +246,7 @@ def _idle(column: LayerColumn) -> float | None:
     return None if column.wall_us is None or column.busy_us is None else max(0.0, column.wall_us - column.busy_us)
 
 
-def _milliseconds(table: LayerTable, what: str, times: Sequence[float | None], lines: Sequence[Line] = ()) -> Row:
+def _milliseconds(table: LayerTable, what: str, times: Sequence[float | None], lines: Sequence[LayerLine] = ()) -> Row:
     cells = (
         None if time is None else _time(table, column, lines, f"{time / 1e3:.2f}")
         for column, time in zip(table.columns, times, strict=True)

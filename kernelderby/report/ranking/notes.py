@@ -9,9 +9,9 @@ from textwrap import shorten
 from typing import Any
 
 from kernelderby.catalog.workloads import FRESH
-from kernelderby.rank.cards import Spread, spread
-from kernelderby.rank.model import Asked, Pair, Ranking, WorkloadRow
-from kernelderby.roofline.selection import Chosen
+from kernelderby.rank.cards import CardSpread, spread
+from kernelderby.rank.model import CallerChoices, Pair, Ranking, WorkloadRow
+from kernelderby.roofline.selection import CountedRow
 from kernelderby.rows.measurement import FLASHINFER_BENCH_CUPTI, FLASHINFER_BENCH_EVENTS, Measurement
 from kernelderby.statistics.ratio import Ratio
 from kernelderby.store.counts import counted
@@ -28,9 +28,9 @@ _OF_FLASHINFER_BENCH = {
 def notes(
     ranking: Ranking,
     rows: Sequence[Measurement],
-    chosen: Mapping[tuple[str, str], Chosen],
+    chosen: Mapping[tuple[str, str], CountedRow],
     solutions: Mapping[str, Any],
-    asked: Asked,
+    asked: CallerChoices,
 ) -> tuple[str, ...]:
     """See rank.model.Noted."""
     return (
@@ -44,7 +44,7 @@ def notes(
     )
 
 
-def _choice(ranking: Ranking, asked: Asked) -> Iterator[str]:
+def _choice(ranking: Ranking, asked: CallerChoices) -> Iterator[str]:
     if ranking.other_groups:
         others = "; ".join(
             f"{group.gpu} under {group.protocol} ({counted(group.rows, 'row')})" for group in ranking.other_groups
@@ -57,7 +57,7 @@ def _choice(ranking: Ranking, asked: Asked) -> Iterator[str]:
         yield f"baseline: {ranking.baseline}, the first in the order (--baseline names another)"
 
 
-def _times(ranking: Ranking, asked: Asked, chosen: Mapping[tuple[str, str], Chosen]) -> Iterator[str]:
+def _times(ranking: Ranking, asked: CallerChoices, chosen: Mapping[tuple[str, str], CountedRow]) -> Iterator[str]:
     """The compared kind of time, and what another kind would show."""
     rows = [each.measurement for each in chosen.values()]
     missing = {
@@ -104,7 +104,7 @@ def _left_out(ranking: Ranking, rows: Sequence[Measurement], solutions: Mapping[
 
 
 def _provenance(
-    ranking: Ranking, rows: Sequence[Measurement], chosen: Mapping[tuple[str, str], Chosen]
+    ranking: Ranking, rows: Sequence[Measurement], chosen: Mapping[tuple[str, str], CountedRow]
 ) -> Iterator[str]:
     outdated = [f"{each.solution} ({each.outdated})" for each in ranking.summaries if each.outdated]
     if outdated:
@@ -129,7 +129,7 @@ def _provenance(
         yield _OF_FLASHINFER_BENCH[ranking.group.protocol]
 
 
-def _cards(found: Spread) -> str:
+def _cards(found: CardSpread) -> str:
     told = f"rows of {counted(found.cards, 'card')}"
     if found.apart is None:
         return f"{told}, which have no time in common; times of two cards are never paired"

@@ -9,7 +9,7 @@ from kernelderby.hardware import Gpu
 from kernelderby.report.model import NOT_KNOWN, Column, Report, Row, Table, TableCell, cell_of, right
 from kernelderby.report.numbers import floor_us, intensity, percent
 from kernelderby.report.roofline.notes import OUTDATED, facts, notes, weighted
-from kernelderby.roofline.operators import TRACES, Operator, Shape, Source, Survey
+from kernelderby.roofline.operators import TRACES, Operator, Shape, Survey, TimeSource
 from kernelderby.store.counts import counted
 
 
@@ -42,7 +42,7 @@ def operators_report(survey: Survey) -> Report:
     )
 
 
-def _groups(survey: Survey) -> Iterator[tuple[Source | None, tuple[Gpu, ...]]]:
+def _groups(survey: Survey) -> Iterator[tuple[TimeSource | None, tuple[Gpu, ...]]]:
     """Groups of columns about the same shape: a source's columns with the floors on its GPU. GPUs without a source of
     times go with the first group."""
     timed = {source.gpu.id for source in survey.sources}
@@ -53,7 +53,7 @@ def _groups(survey: Survey) -> Iterator[tuple[Source | None, tuple[Gpu, ...]]]:
         yield source, (*(others if place == 0 else ()), source.gpu)
 
 
-def _operator_columns(source: Source | None, gpus: Sequence[Gpu]) -> tuple[Column, ...]:
+def _operator_columns(source: TimeSource | None, gpus: Sequence[Gpu]) -> tuple[Column, ...]:
     return (
         Column("shape", "left", is_optional=True),
         Column("flop / byte", is_optional=True),
@@ -160,7 +160,7 @@ def _shares_line(survey: Survey, operator: Operator) -> Iterator[str]:
             )
 
 
-def _time_columns(source: Source) -> tuple[Column, ...]:
+def _time_columns(source: TimeSource) -> tuple[Column, ...]:
     ours = source.key == TRACES
     return (
         *right(f"{'best' if ours else 'T_prod'} {source.gpu.id}, us", f"S {source.gpu.id}"),
@@ -168,7 +168,7 @@ def _time_columns(source: Source) -> tuple[Column, ...]:
     )
 
 
-def _time_cells(shape: Shape, source: Source) -> Row:
+def _time_cells(shape: Shape, source: TimeSource) -> Row:
     """A shape's time, its S, and the S of ceilings if _time_columns() has it."""
     timed = shape.times.get(source.key)
     has_ceilings = source.key == TRACES and source.gpu.measured

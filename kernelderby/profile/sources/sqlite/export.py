@@ -18,7 +18,7 @@ from pathlib import Path
 
 from kernelderby.errors import DerbyError
 from kernelderby.profile.names import fits
-from kernelderby.profile.operators import Issued
+from kernelderby.profile.operators import LaunchOrigin
 from kernelderby.profile.sources.held import expect_time
 from kernelderby.profile.sources.ranges import NEVER
 from kernelderby.profile.sources.sqlite.graphs import replayed_work
@@ -77,13 +77,13 @@ class SqliteProfile(Profile):
                     kind, device, stream, names = places[place]
                     yield Span(kind, names[name], start, stop, key >> 32, device, stream, path, size), *call
 
-    def issued(self) -> Iterator[Issued]:
+    def issued(self) -> Iterator[LaunchOrigin]:
         """A kernel of a graph's node has the operators of the node's capture."""
         with connect(self.database) as connection:
             work = replayed_work(connection, self.schema, self._with_processes())
         for span, issued in zip(self.spans(), super().issued(), strict=True):
             found = work.get((span.process, span.device, span.stream, span.start_ns)) if work else None
-            yield Issued(found.chain, found.replay) if found else issued
+            yield LaunchOrigin(found.chain, found.replay) if found else issued
 
     def _batches(self, times: bool) -> Generator[_Batch, None, None]:
         """GPU work in order of start, some rows at a time, with the ranges and the calls of each row."""

@@ -18,18 +18,20 @@ from kernelderby.profile.sources.sqlite.launches import process_of, read_timelin
 from kernelderby.profile.sources.sqlite.rows import or_zero
 from kernelderby.profile.sources.sqlite.schema import GRAPH_NODES, Schema
 
-Place = tuple[int, int, int, int]  # process, device, stream, start: no two operations have the same
+OperationKey = tuple[int, int, int, int]  # process, device, stream, start: no two operations have the same
 
 
 @dataclass(frozen=True, slots=True)
-class Replayed:
+class GraphOperation:
     """replay: the graph launch that contains it. chain: the operators at its capture, outermost first."""
 
     replay: int
     chain: tuple[OperatorCall, ...]
 
 
-def replayed_work(connection: sqlite3.Connection, schema: Schema, with_processes: bool) -> dict[Place, Replayed]:
+def replayed_work(
+    connection: sqlite3.Connection, schema: Schema, with_processes: bool
+) -> dict[OperationKey, GraphOperation]:
     """Every operation of a graph's node; empty if the export has no nodes."""
     rows: list[tuple[Any, ...]] = []
     process = process_of('"globalPid"') if with_processes else "0"
@@ -45,7 +47,7 @@ def replayed_work(connection: sqlite3.Connection, schema: Schema, with_processes
     chains = _chains(connection, schema, with_processes)
     replays: dict[tuple[Any, Any], int] = {}
     return {
-        (owner, device & 0xFFFF, stream, start): Replayed(
+        (owner, device & 0xFFFF, stream, start): GraphOperation(
             replays.setdefault((owner, correlation), len(replays)), chains.get((owner, node), ())
         )
         for owner, device, stream, start, correlation, node in rows
