@@ -10,7 +10,7 @@ import pytest
 from kernelderby.catalog import Catalog
 from kernelderby.catalog.solutions import read_packed
 from kernelderby.errors import DerbyError
-from kernelderby.profile.found import solution_of
+from kernelderby.profile.recorded import solution_of
 from kernelderby.store.names import is_strange, names_in
 
 FAST = "solutions/alice/toy/scale_rows_h4/toy_fast"

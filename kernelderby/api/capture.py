@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from kernelderby.api.asked import typed
+from kernelderby.api.arguments import typed
 from kernelderby.capture.capture import Capture, CapturedShape, capture
 from kernelderby.capture.fi_trace import is_dump, read_dumps
 from kernelderby.capture.gain import CostOf, gains

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kernelderby.api.asked import known_gpu
+from kernelderby.api.arguments import known_gpu
 from kernelderby.api.profile_file import open_profile_file
 from kernelderby.catalog import Catalog, Definition, Solution, Workload
 from kernelderby.catalog.selection import select_workloads, workload_label
@@ -12,7 +12,7 @@ from kernelderby.errors import DerbyError
 from kernelderby.hardware import find_gpu, gpu_id
 from kernelderby.hardware.occupancy import KernelDemand
 from kernelderby.profile.counters import bounding_unit, read_counters
-from kernelderby.profile.found import COUNTED, is_profile, profile_files, solution_of, title_of
+from kernelderby.profile.recorded import COUNTED, is_profile, profile_files, solution_of, title_of
 from kernelderby.profile.stages.walk import Pipeline
 from kernelderby.rank.bounds import Explanation, explained
 from kernelderby.report.answer import Answer

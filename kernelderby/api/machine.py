@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from kernelderby.api.asked import typed
+from kernelderby.api.arguments import typed
 from kernelderby.catalog import Catalog, Solution
 from kernelderby.errors import DerbyError
 from kernelderby.report.answer import Answer

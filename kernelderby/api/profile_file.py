@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 
-from kernelderby.api.asked import question, typed
+from kernelderby.api.arguments import question, typed
 from kernelderby.catalog import Catalog
 from kernelderby.catalog.solutions import read_stages
 from kernelderby.errors import DerbyError

@@ -8,8 +8,8 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from kernelderby.api.asked import Names, Shape, check_time, known_gpu, names_of, question, typed
-from kernelderby.api.counted import chosen_of, legs_of, ranked_by_importance
+from kernelderby.api.arguments import Names, Shape, check_time, known_gpu, names_of, question, typed
+from kernelderby.api.counted_workloads import chosen_of, legs_of, ranked_by_importance
 from kernelderby.api.nearest import Nearest, nearest
 from kernelderby.api.recorded_rows import RankingAsked, RecordedRows
 from kernelderby.catalog import Catalog, Definition, Solution, Workload, published
@@ -314,10 +314,10 @@ class TraceSet:
         """Checks solutions on this machine, as `derby check` does. A solution may be a FILE.py for the operator. Shapes
         such as "num_tokens=64,hidden_size=4096" need not be listed. options: seeds, device, timeout, fresh, secret,
         quick, sanitize."""
-        from kernelderby.api import judged
+        from kernelderby.api import fenced_verbs
 
         names, of, asked = names_of(solutions), names_of(definitions), names_of(shapes)
-        return judged.check(self.catalog, judged.words_of_check(names, of, operator, asked), **options)
+        return fenced_verbs.check(self.catalog, fenced_verbs.words_of_check(names, of, operator, asked), **options)
 
     @typed
     def bench(
@@ -336,7 +336,7 @@ class TraceSet:
         With a FILE.py or shapes they go into reports/bench/, unless `record` is given. settings: rounds, iterations,
         timeout_seconds, again, together, most_rounds. DerbyError: no GPU here, and device is not "cpu"."""
         from kernelderby.api.adhoc import adhoc_of, expect_timed
-        from kernelderby.api.judged import bench
+        from kernelderby.api.fenced_verbs import bench
 
         names = names_of(solutions), names_of(definitions)
         with adhoc_of(self.catalog, *names, operator, names_of(shapes), with_rivals=True) as adhoc:
@@ -355,7 +355,7 @@ class TraceSet:
     def gate(self, base: str, candidate: str, workloads: Names = (), **options: Any) -> Answer[Sequence[Any]]:
         """Whether a candidate is slower than a base, measured here. options: base_python, candidate_python, least,
         most, iterations, timeout_seconds, secret, device, as of `derby gate`."""
-        from kernelderby.api.judged import gate
+        from kernelderby.api.fenced_verbs import gate
 
         return gate(self.catalog, base, candidate, names_of(workloads), **options)
 

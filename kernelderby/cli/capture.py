@@ -41,7 +41,7 @@ def command(
     nsys's SQLite with ranges that tell sizes, or a folder of FlashInfer's fi_trace. --out writes the shapes
     as workloads, weighted by their time; `derby bench --root SET` races them.
     """
-    from kernelderby.api.asked import known_gpu
+    from kernelderby.api.arguments import known_gpu
     from kernelderby.api.capture import captured
     from kernelderby.catalog import Catalog
     from kernelderby.cli.shapes import counts

@@ -38,7 +38,7 @@ def command(
     from kernelderby.page.html import holds, page_html
     from kernelderby.page.markdown import page_markdown
     from kernelderby.page.picture import picture as draw
-    from kernelderby.report.shortened import expect_no_less, expect_no_shorter
+    from kernelderby.report.page_guard import expect_no_less, expect_no_shorter
     from kernelderby.store.fields import read_text
     from kernelderby.store.files import write_whole
 

@@ -16,7 +16,7 @@ from kernelderby.page.model.recordings import ShownKernels, ShownLayers, ShownPi
 from kernelderby.page.pipelines import printed_stages, shown_pipeline
 from kernelderby.page.studies import UNFORESEEN, activity_study, capture_study, comparisons, told_of
 from kernelderby.page.timelines import shown_timeline
-from kernelderby.profile.found import is_profile, profile_files, solution_of, title_of
+from kernelderby.profile.recorded import is_profile, profile_files, solution_of, title_of
 from kernelderby.store.bounds import reading
 
 PRINTED = "_stages.csv"  # output of `derby profile stages --overview`, kept in place of the recording

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from kernelderby.api.counted import legs_of, ranked_by_importance
+from kernelderby.api.counted_workloads import legs_of, ranked_by_importance
 from kernelderby.catalog import Catalog, published
 from kernelderby.catalog.groups import RowGroup
 from kernelderby.errors import DerbyError

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from kernelderby.profile import stretches
+from kernelderby.profile import intervals
 from kernelderby.profile.critical_path import PathRow, critical_path
 from kernelderby.profile.kernels.attribution import Role, attribute
 from kernelderby.profile.names import unnumbered
@@ -199,9 +199,9 @@ class _Gpu:
             self.busy,
             self.idle,
             self.gaps,
-            stretches.length(communication),
-            stretches.length(computing),
-            stretches.common(communication, computing),
+            intervals.length(communication),
+            intervals.length(computing),
+            intervals.common(communication, computing),
             *self._launched(),
         )
 
@@ -240,4 +240,4 @@ def moves_data(span: Span) -> bool:
 def _union(times: array[int]) -> np.ndarray:
     """Disjoint stretches [n, 2], from start, end, start, end ..."""
     pairs = np.frombuffer(times, np.int64).reshape(-1, 2)
-    return stretches.union(pairs[:, 0], pairs[:, 1])
+    return intervals.union(pairs[:, 0], pairs[:, 1])

@@ -10,7 +10,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from kernelderby.errors import DerbyError
-from kernelderby.report.shortened import expect_no_shorter
+from kernelderby.report.page_guard import expect_no_shorter
 from kernelderby.store.fields import read_text
 from kernelderby.store.files import write_whole
 
@@ -60,7 +60,7 @@ def replace_block(
     """Puts text into one block and keeps the rest of the page byte by byte. True if it changed.
 
     name: the verb, for errors. chosen: gives, from the blocks whose words begin with the verb, the block to fill and
-    its marker's new words. left_out: parts that the text lacks, for shortened.py. DerbyError if the page or a block is
+    its marker's new words. left_out: parts that the text lacks, for page_guard.py. DerbyError if the page or a block is
     missing.
     """
     before = read_page(path)

@@ -15,7 +15,7 @@ from threading import Lock
 from typing import Any, ClassVar
 from weakref import WeakSet
 
-from kernelderby.api.judged import verb_json
+from kernelderby.api.fenced_verbs import verb_json
 from kernelderby.catalog import Catalog
 from kernelderby.errors import DerbyError
 from kernelderby.store.counts import counted

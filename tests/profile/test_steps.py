@@ -7,7 +7,7 @@ import pytest
 from memory_profile import EventProfile, sums
 
 from kernelderby.errors import DerbyError
-from kernelderby.profile import stretches
+from kernelderby.profile import intervals
 from kernelderby.profile.compare.kernels import compare_kernels
 from kernelderby.profile.spans import RangeInstance, Span, SpanKind
 from kernelderby.profile.steps.annotations import read_annotation
@@ -54,11 +54,11 @@ def serving(steps=12, layers=6, gap=1_000, duration=10_000, between=30_000, jitt
 
 
 def test_stretches_by_hand():
-    found = stretches.union(np.array([0, 20, 5]), np.array([10, 30, 12]))
-    assert found.tolist() == [[0, 12], [20, 30]] and stretches.length(found) == 22
-    assert stretches.within(found, np.array([-5, 6, 25, 25, 100])).tolist() == [6, 11, 0, 5]
-    assert stretches.common(found, np.array([[8, 24]])) == 8
-    assert stretches.within(np.empty((0, 2), np.int64), np.array([0, 5])).tolist() == [0]
+    found = intervals.union(np.array([0, 20, 5]), np.array([10, 30, 12]))
+    assert found.tolist() == [[0, 12], [20, 30]] and intervals.length(found) == 22
+    assert intervals.within(found, np.array([-5, 6, 25, 25, 100])).tolist() == [6, 11, 0, 5]
+    assert intervals.common(found, np.array([[8, 24]])) == 8
+    assert intervals.within(np.empty((0, 2), np.int64), np.array([0, 5])).tolist() == [0]
 
 
 @pytest.mark.parametrize(

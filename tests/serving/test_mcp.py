@@ -113,7 +113,7 @@ def test_a_withdrawn_call_ends_its_command_and_the_next_one_begins(small_set, tm
     command = tmp_path / "command"
     command.write_text(f"#!/bin/sh\necho $$ >> {tmp_path}/started\nexec sleep 600\n")
     command.chmod(0o755)
-    monkeypatch.setattr("kernelderby.api.judged.sys.executable", str(command))
+    monkeypatch.setattr("kernelderby.api.fenced_verbs.sys.executable", str(command))
     session = Session.begin(small_set, tmp_path / "scratch", 60)
     started = tmp_path / "started"
 

@@ -33,7 +33,7 @@ def command(files: tuple[Path, ...], gpu: str | None, top: int | None, selection
     follow, then findings with numbers. A name that no rule knows counts as `unknown`. Several FILEs are the ranks of a
     job; a table that compares them comes first.
     """
-    from kernelderby.api.asked import known_gpu
+    from kernelderby.api.arguments import known_gpu
     from kernelderby.hardware import find_gpu
     from kernelderby.hardware.families import amd_architecture_of, compute_capability_of
     from kernelderby.report.profile.kernels import kernels_answer

@@ -9,7 +9,7 @@ from collections import defaultdict
 import numpy as np
 
 from kernelderby.errors import DerbyError
-from kernelderby.profile import stretches
+from kernelderby.profile import intervals
 from kernelderby.profile.layers.draft import longest_run
 from kernelderby.profile.layers.map import LayerLine, LayerMap
 from kernelderby.profile.layers.sums import (
@@ -115,7 +115,7 @@ class _Events:
     def union(self, wanted: np.ndarray) -> float:
         """The us in which a span of the mask `wanted` ran, summed over the GPUs."""
         masks = (wanted & (self.gpu == gpu) for gpu in np.unique(self.gpu))
-        return sum(stretches.length(stretches.union(self.start[one], self.end[one])) for one in masks) / 1e3
+        return sum(intervals.length(intervals.union(self.start[one], self.end[one])) for one in masks) / 1e3
 
 
 def _from_events(column: LayerColumn, profile: Profile, layer_map: LayerMap) -> None:

@@ -23,7 +23,7 @@ from kernelderby.errors import DerbyError
 from kernelderby.profile.names import fits
 from kernelderby.profile.operators import OPERATORS, CapturedGraph, LaunchOrigin
 from kernelderby.profile.sources.events import CALLS, CUDA_MEMORY, GPU, MEND, MODULES, RANGES, load
-from kernelderby.profile.sources.held import NO_TIME, InMemoryProfile, whole_number
+from kernelderby.profile.sources.in_memory import NO_TIME, InMemoryProfile, whole_number
 from kernelderby.profile.sources.launches import HostOperators
 from kernelderby.profile.sources.operations import operation
 from kernelderby.profile.sources.ranges import Paths, RangeTimeline, swept_timeline

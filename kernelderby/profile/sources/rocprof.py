@@ -16,7 +16,7 @@ from typing import Any
 
 from kernelderby.errors import DerbyError
 from kernelderby.profile.sources.cells import split
-from kernelderby.profile.sources.held import NO_TIME, InMemoryProfile
+from kernelderby.profile.sources.in_memory import NO_TIME, InMemoryProfile
 from kernelderby.profile.sources.operations import copy_name, operation
 from kernelderby.profile.sources.sqlite.schema import as_text
 from kernelderby.profile.spans import Span, SpanKind

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from kernelderby.errors import DerbyError
 from kernelderby.profile.sources.cells import SIZE_BYTES, TIME_NS, CellError, count, quantity, split, unit_of
-from kernelderby.profile.sources.held import NO_TIME, InMemoryProfile
+from kernelderby.profile.sources.in_memory import NO_TIME, InMemoryProfile
 from kernelderby.profile.sources.operations import operation
 from kernelderby.profile.spans import ApiSum, Launched, Span, SpanKind, is_waiting
 from kernelderby.store.counts import counted

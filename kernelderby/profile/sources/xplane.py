@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from kernelderby.errors import DerbyError
-from kernelderby.profile.sources.held import NO_TIME, InMemoryProfile
+from kernelderby.profile.sources.in_memory import NO_TIME, InMemoryProfile
 from kernelderby.profile.sources.operations import operation
 from kernelderby.profile.spans import Span, SpanKind
 from kernelderby.store.files import unpacked

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from kernelderby.errors import DerbyError
-from kernelderby.profile import stretches
+from kernelderby.profile import intervals
 from kernelderby.profile.activity import moves_data
 from kernelderby.profile.names import expression, fits, unnumbered
 from kernelderby.profile.spans import Profile, RangeInstance, SpanKind, outermost
@@ -224,9 +224,9 @@ def _measured(
     cuts = np.append(starts, max(last, int(starts[-1])))
     start, end = np.frombuffer(work.start, np.int64), np.frombuffer(work.end, np.int64)
     moves = np.frombuffer(work.moves, np.uint8) == 1
-    busy = stretches.within(stretches.union(start, end), cuts)
-    computing = stretches.within(stretches.union(start[~moves], end[~moves]), cuts)
-    communicating = stretches.within(stretches.union(start[moves], end[moves]), cuts)
+    busy = intervals.within(intervals.union(start, end), cuts)
+    computing = intervals.within(intervals.union(start[~moves], end[~moves]), cuts)
+    communicating = intervals.within(intervals.union(start[moves], end[moves]), cuts)
     step = np.searchsorted(starts, start, side="right") - 1
     step[start >= cuts[-1]] = len(starts)  # after the last step
     inside = (step >= 0) & (step < len(starts))

@@ -9,7 +9,7 @@ from textwrap import shorten
 from typing import Any
 
 from kernelderby.catalog.workloads import FRESH
-from kernelderby.rank.cards import CardSpread, spread
+from kernelderby.rank.gpu_spread import CardSpread, spread
 from kernelderby.rank.model import CallerChoices, Pair, Ranking, WorkloadRow
 from kernelderby.roofline.selection import CountedRow
 from kernelderby.rows.measurement import FLASHINFER_BENCH_CUPTI, FLASHINFER_BENCH_EVENTS, Measurement

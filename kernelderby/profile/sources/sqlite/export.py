@@ -19,7 +19,7 @@ from pathlib import Path
 from kernelderby.errors import DerbyError
 from kernelderby.profile.names import fits
 from kernelderby.profile.operators import LaunchOrigin
-from kernelderby.profile.sources.held import expect_time
+from kernelderby.profile.sources.in_memory import expect_time
 from kernelderby.profile.sources.ranges import NEVER
 from kernelderby.profile.sources.sqlite.graphs import replayed_work
 from kernelderby.profile.sources.sqlite.launches import Launches, integers, process_of, range_rows, read_launches

@@ -10,7 +10,7 @@ import pytest
 from test_strangers import D
 
 import kernelderby
-from kernelderby.api import judged
+from kernelderby.api import fenced_verbs
 from kernelderby.errors import DerbyError
 from kernelderby.report.gate import gate_answer
 from kernelderby.statistics.gate import Gated
@@ -87,7 +87,7 @@ def test_a_gate_of_the_api_is_the_commands(small_set, monkeypatch):
         asked.append(words)
         return json.loads(expected.to_json()), ("a warning",)
 
-    monkeypatch.setattr(judged, "verb_json", told)
+    monkeypatch.setattr(fenced_verbs, "verb_json", told)
     answer = kernelderby.open(small_set).gate("a", "b", one.uuid, least=0.03125, timeout_seconds=9, device="cpu")
     assert asked == [["gate", "a", "b", f"--workloads={one.uuid}", "--least=3.125", "--timeout=9", "--device=cpu"]]
     assert answer.to_json() == expected.to_json() and answer.to_text() == expected.to_text()
@@ -105,10 +105,10 @@ def test_no_torch_is_loaded_by_a_notebook_that_checks(small_set):
     code = f"""
 import sys
 import kernelderby
-from kernelderby.api import judged
+from kernelderby.api import fenced_verbs
 row = dict.fromkeys(("definition", "solution", "case", "message"), "x") | {{"status": "passed", "correctness": None}}
 found = {{"device": "cpu", "results": [row], "skipped": {{}}, "broken": {{}}, "secret": "ab"}}
-judged.verb_json = lambda *_: (found, ())
+fenced_verbs.verb_json = lambda *_: (found, ())
 [one] = kernelderby.open({str(small_set)!r}).check().value
 assert one.status == "passed" and one.matched_ratio is None and "torch" not in sys.modules
 """

@@ -6,7 +6,7 @@ import pytest
 from rank_rows import ranked, row
 
 from kernelderby.api.trace_set import open_set
-from kernelderby.rank.cards import spread
+from kernelderby.rank.gpu_spread import spread
 
 
 def on(card, solution, uuid, latency_us, **other):
