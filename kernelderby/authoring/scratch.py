@@ -12,6 +12,7 @@ from typing import Any
 from kernelderby.authoring.entry import parsed, takes_outputs
 from kernelderby.catalog import Catalog, Definition, Requires, Solution, Workload, constraints
 from kernelderby.catalog.pack import packed_solution
+from kernelderby.catalog.solutions import SOURCE_SUFFIXES
 from kernelderby.catalog.spaces import Sizes, UnfitDraw, line_of, sizes_of
 from kernelderby.errors import DerbyError
 from kernelderby.store.fields import read_text, suggestion
@@ -182,9 +183,7 @@ def _modules(tree: ast.Module) -> set[str]:
 
 def _beside(path: Path, text: str) -> dict[str, str]:
     """The sources in the same folder that its text names, and those that they name in turn."""
-    others = {
-        each.name: each for each in sorted(path.parent.iterdir()) if each.suffix in (".py", ".cu", ".cuh", ".cpp", ".h")
-    }
+    others = {each.name: each for each in sorted(path.parent.iterdir()) if each.suffix in SOURCE_SUFFIXES}
     found: dict[str, str] = {}
     left = [text]
     while left:

@@ -219,6 +219,11 @@ class Solution:
         """The same hash of the sources word for word. Rows carried it until 23 November 2026."""
         return self.digest_of(sorted(self.sources.items()))
 
+    @property
+    def has_cuda(self) -> bool:
+        """Whether its main.py compiles CUDA with nvcc."""
+        return any(path.endswith(".cu") for path in self.sources)
+
     def has_code(self, recorded: str) -> bool:
         """Whether a row with this hash was measured with the solution's present code. Every comparison of hashes goes
         through this method."""
@@ -227,14 +232,12 @@ class Solution:
     def has_kernels(self, recorded: str, uuid: str | None = None) -> bool:
         """Whether a row with this hash was measured at least with the present kernels, launched in the same way on that
         workload (None: on any workload). Then its graph times count."""
-        reached, edges = (
-            {self.code_of(recorded)},
-            [
-                {self.code_of(before), self.code_of(after)}
-                for before, after, on in self.same_kernels
-                if on is None or uuid is None or uuid in on
-            ],
-        )
+        reached = {self.code_of(recorded)}
+        edges = [
+            {self.code_of(before), self.code_of(after)}
+            for before, after, on in self.same_kernels
+            if on is None or uuid is None or uuid in on
+        ]
         while more := [edge for edge in edges if edge & reached and not edge <= reached]:
             reached.update(*more)
         return self.code_of(self.hash) in reached

@@ -116,17 +116,13 @@ def _metadata(version: str, found: AllWinners, texts: Sequence[str]) -> str:
     )
 
 
-def has_libraries(solution: Solution) -> bool:
-    return any(path.endswith(".cu") for path in solution.sources)
-
-
 def build_libraries(
     solutions: Sequence[Solution], architecture: str, build: Build, told: Callable[[str], None]
 ) -> tuple[dict[str, bytes], dict[str, str]]:
     """Path inside the package -> bytes; and solution -> the reason, in one line, if it could not be built."""
     files: dict[str, bytes] = {}
     failed: dict[str, str] = {}
-    for solution, found in build([*filter(has_libraries, solutions)], architecture, told).items():
+    for solution, found in build([each for each in solutions if each.has_cuda], architecture, told).items():
         if isinstance(found, str):
             failed[solution] = found
         else:
@@ -155,7 +151,7 @@ def _base64_digest(data: bytes) -> str:
 
 def refused(solution: Solution) -> str | None:
     """Why the solution cannot be in such a repository; None if it can."""
-    return "it is CUDA C++" if has_libraries(solution) else None
+    return "it is CUDA C++" if solution.has_cuda else None
 
 
 def export_hub(found: AllWinners, folder: Path, texts: Mapping[str, bytes]) -> Exported:

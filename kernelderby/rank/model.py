@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from kernelderby.rank.lead import Lead
 from kernelderby.roofline.selection import CountedRow, Group
@@ -168,15 +168,8 @@ class CallerChoices(NamedTuple):
     time: bool = False
 
 
-class Noted(Protocol):
-    """Writes the notes of a ranking, one sentence each."""
-
-    def __call__(
-        self,
-        ranking: Ranking,
-        rows: Sequence[Measurement],
-        chosen: Mapping[tuple[str, str], CountedRow],
-        solutions: Mapping[str, Any],
-        asked: CallerChoices,
-    ) -> tuple[str, ...]:
-        """rows: all rows of the ranked GPU and protocol. solutions: all solutions of the definition in the set."""
+# Writes the notes of a ranking: report.ranking.notes.notes.
+Noted = Callable[
+    [Ranking, Sequence[Measurement], Mapping[tuple[str, str], CountedRow], Mapping[str, Any], CallerChoices],
+    tuple[str, ...],
+]

@@ -13,7 +13,7 @@ pytest.importorskip("torch")
 import torch
 
 from kernelderby import __version__
-from kernelderby.deploy.export import export_hub, export_wheel, has_libraries, platform_of, refused
+from kernelderby.deploy.export import export_hub, export_wheel, platform_of, refused
 from kernelderby.deploy.twins import TWINS, _fastest, export_twins, twin_json
 from kernelderby.deploy.winners import AllWinners, TimedShape, Winners, winners
 from kernelderby.errors import DerbyError
@@ -47,7 +47,7 @@ def test_the_hub_gets_two_variants_without_anything_compiled(catalog, tmp_path):
         assert metadata["backend"] == {"type": path.name.removeprefix("torch-")}
         assert metadata["id"].isidentifier() and metadata["python-depends"] == []
         assert {each.suffix for each in path.rglob("*") if each.is_file()} == {".py", ".json"}
-    of_cuda = {each.name for one in found.operators for each in one.solutions if has_libraries(each)}
+    of_cuda = {each.name for one in found.operators for each in one.solutions if each.has_cuda}
     left = {name for one in exported.found.operators for name in one.left_out}
     assert left == of_cuda and "derby_fused_add_rms_norm" in left
 

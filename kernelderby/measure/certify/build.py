@@ -148,11 +148,6 @@ def _cubins(folder: Path) -> list[Path]:
     return sorted(file for file in folder.rglob("*.cubin") if not file.stem.endswith("_dlink"))
 
 
-def has_library(solution: Solution) -> bool:
-    """Whether its main.py compiles CUDA with nvcc."""
-    return any(path.endswith(".cu") for path in solution.sources)
-
-
 def _build(definition: Definition, solution: Solution, folder: Path) -> None:
     """Builds every CudaLibrary of main.py, or calls its own build(folder)."""
     load_solution(definition, solution)

@@ -34,7 +34,6 @@ from kernelderby.measure.certify.build import (
     UNBUILT,
     build_digest,
     differences,
-    has_library,
     machine_code,
     unbuilt,
     with_added,
@@ -64,7 +63,7 @@ def certify(root: Path, names: Sequence[str], since: str, host_change: str | Non
     revision = revision_of(root, since)
     with at_revision(root, revision) as former:
         chosen = catalog.solutions_named(names) or list(catalog.solutions.values())
-        changed = [each for each in chosen if has_library(each) and _changed(each, former)]
+        changed = [each for each in chosen if each.has_cuda and _changed(each, former)]
         verdicts = [
             Certified(each.name, True, (_why_not(each, former),)) for each in chosen if names and each not in changed
         ]
@@ -101,7 +100,7 @@ def certify_launches(root: Path, names: Sequence[str], since: str) -> list[Certi
             if not workloads:
                 continue
             codes: list[MachineCode | str] = []
-            if not has_library(now):
+            if not now.has_cuda:
                 codes = [_of_triton(each) for each in (then, now)]
             elif build_digest(then) == build_digest(now):
                 codes = [unbuilt(each) for each in (then, now)]

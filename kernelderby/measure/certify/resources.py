@@ -16,7 +16,7 @@ import msgspec
 
 from kernelderby.catalog import Catalog, Definition, Solution, Workload
 from kernelderby.hardware.occupancy import KernelDemand
-from kernelderby.measure.certify.build import cubins_of, has_library
+from kernelderby.measure.certify.build import cubins_of
 from kernelderby.measure.certify.cubin import resources_of
 from kernelderby.measure.certify.launches import LaunchRecorder, compiled_kernel, launches_of
 from kernelderby.measure.judge.fenced import fenced
@@ -57,12 +57,12 @@ def demands_of(catalog: Catalog, solution: Solution, workload: Workload, gpu: st
     the fences runs the solution's code. DerbyError if that code ends the worker. The kernels of a library are cached,
     since a build takes up to a minute."""
     kept = cache_folder() / "resources" / f"{solution.name}-{solution.text_hash}.json"
-    if has_library(solution) and kept.is_file():
+    if solution.has_cuda and kept.is_file():
         with suppress(msgspec.DecodeError):  # of another version
             return msgspec.json.decode(kept.read_bytes(), type=_Demands), ""
     with fenced(catalog, solution, compiles_triton=True) as ask:
         found = ask(KernelsSeen, seen_here, _SECONDS, workload=workload.uuid, gpu=gpu)
-    if has_library(solution):
+    if solution.has_cuda:
         write_whole(kept, msgspec.json.encode(found.kernels))
     return found.kernels, found.missing
 
@@ -72,7 +72,7 @@ def seen_here(root: Path, definition: str, solution: str, workload: str, gpu: st
     catalog = Catalog.open(root)
     [chosen] = (each for each in catalog.workloads(definition) if each.uuid == workload)
     described, runs = catalog.definition(definition), catalog.solution(solution)
-    if has_library(runs):
+    if runs.has_cuda:
         return KernelsSeen(_of_library(described, runs), "")
     os.environ.pop("TRITON_INTERPRET", None)
     recorder = _ResourceRecorder(gpu)

@@ -18,11 +18,12 @@ from pathlib import Path
 
 from kernelderby.catalog import Catalog
 from kernelderby.catalog.columns.parts import cache_folder
+from kernelderby.catalog.solutions import SOURCE_SUFFIXES
 from kernelderby.store.files import inside, is_inside
 
 _END_SECONDS = 30
 _FOLDERS = ("definitions", "workloads", "solutions", "blob")
-_SUFFIXES = {".json", ".jsonl", ".toml", ".py", ".cu", ".cuh", ".cpp", ".h", ".safetensors"}
+_SUFFIXES = {".json", ".jsonl", ".toml", ".safetensors", *SOURCE_SUFFIXES}
 
 
 class Host:

@@ -32,7 +32,8 @@ def notes(
     solutions: Mapping[str, Any],
     asked: CallerChoices,
 ) -> tuple[str, ...]:
-    """See rank.model.Noted."""
+    """One sentence each. rows: all rows of the ranked GPU and protocol. solutions: all solutions of the definition in
+    the set."""
     return (
         *_choice(ranking, asked),
         *_times(ranking, asked, chosen),
