@@ -109,12 +109,8 @@ class Gate:
         settings: GateSettings,
         observer: GateObserver | None = None,
     ) -> None:
-        self.definition, self.machine, self.settings, self.observer = (
-            definition,
-            machine,
-            settings,
-            observer or GateObserver(),
-        )
+        self.definition, self.machine, self.settings = definition, machine, settings
+        self.observer = observer or GateObserver()
         by_side = {"base": base, "candidate": candidate}
         self.sides = {role: by_side[side_of(role)] for role in ROLES}
         self.root = candidate.root
