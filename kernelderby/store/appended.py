@@ -1,6 +1,6 @@
-"""Files that grow row by row, whole rows only, and locks that hold other processes off.
+"""Files that grow by whole rows, and locks against other processes.
 
-A row is appended under a lock on the file itself and taken back when not all of it went in.
+A row is appended under a lock on the file itself, and removed again if it was not written completely.
 """
 
 from __future__ import annotations
@@ -19,16 +19,18 @@ from pathlib import Path
 from kernelderby.errors import DerbyError
 from kernelderby.store.files import reason, remove_unfinished, temporary, write_all
 
-LOCK_FOLDER = Path("/tmp/kernelderby-locks")  # fixed: with $TMPDIR two shells would look in two places
-CLAIMS = 1 << 48  # bytes from here on are no content: their locks are claims, see measure/run/rows.py
-_LOCK_SECONDS = 60  # a row takes milliseconds; whoever holds a traces file longer hangs
+LOCK_FOLDER = Path("/tmp/kernelderby-locks")  # fixed: with $TMPDIR two shells would use two folders
+CLAIMS = 1 << 48  # no content lies beyond this byte: locks there are claims, see measure/run/rows.py
+_LOCK_SECONDS = 60  # a row takes milliseconds; a process that holds a traces file longer hangs
 _PROBE_BYTES = 1 << 20  # more than a row takes
 
 
 def append_line(path: Path, line: str) -> str | None:
-    """Appends one line and waits until it is on the disk. Whole, or DerbyError and the file as it was.
+    """Appends one line and waits until it is on the disk. DerbyError if it was not written completely; then the file is
+    unchanged.
 
-    A last line that a killed writer cut short is moved aside first (see mend_last_line); returns what was done then.
+    If a killed writer cut the last line short, that line is moved aside first (see mend_last_line), and the return
+    value says so.
     """
     data = line.encode() + b"\n"
     with _locked(path, create=True) as descriptor:
@@ -50,11 +52,9 @@ def append_line(path: Path, line: str) -> str | None:
 
 
 def mend_last_line(path: Path) -> str | None:
-    """Mends a file whose last line a kill cut short, so that the next row starts a line of its own. Nothing is lost
-    that another writer appends meanwhile: both hold the file's lock.
-
-    The cut piece is kept in <path>.damaged. Returns what was done in one line, None where nothing was.
-    """
+    """Moves a last line that a kill cut short to <path>.damaged, so that the next row starts a new line. Rows that
+    another writer appends meanwhile are safe, because both hold the file's lock. Returns one line about the mend, None
+    if there was nothing to mend."""
     if not path.is_file():
         return None
     with _locked(path, create=False) as descriptor:
@@ -63,7 +63,7 @@ def mend_last_line(path: Path) -> str | None:
 
 @contextmanager
 def replaced_under_lock(path: Path) -> Iterator[Callable[[Iterable[bytes]], None]]:
-    """Gives replace(lines), which puts a whole new file in its place; nobody appends meanwhile. DerbyError while a run
+    """Gives replace(lines), which replaces the whole file. No process appends meanwhile. DerbyError while a run
     measures into it (see CLAIMS)."""
     with _locked(path, create=True) as descriptor:
         if not lock_bytes(descriptor, CLAIMS, 1 << 41):
@@ -93,7 +93,7 @@ def replaced_under_lock(path: Path) -> Iterator[Callable[[Iterable[bytes]], None
 
 
 def move_aside(path: Path, start: int, aside: Path) -> None:
-    """Moves what stands behind the first bytes of a file to the end of another one."""
+    """Moves the content from byte `start` on to the end of another file."""
     with _locked(path, create=False) as descriptor:
         try:
             _move(descriptor, start, aside)
@@ -111,7 +111,7 @@ def _move(descriptor: int, start: int, aside: Path, end: bytes = b"") -> None:
 
 
 def _mend(descriptor: int, path: Path) -> str | None:
-    """Of the locked file."""
+    """mend_last_line() for a locked file."""
     try:
         last, start = _last_line(descriptor)
         if not last:
@@ -135,7 +135,7 @@ def _mend(descriptor: int, path: Path) -> str | None:
 
 
 def _last_line(descriptor: int) -> tuple[bytes, int]:
-    """What follows the last newline, and where it starts."""
+    """The text after the last newline, and its first byte."""
     size, piece, found = os.fstat(descriptor).st_size, 1 << 16, b""
     while size > len(found):
         start = max(0, size - len(found) - piece)
@@ -148,10 +148,10 @@ def _last_line(descriptor: int) -> tuple[bytes, int]:
 
 @contextmanager
 def _locked(path: Path, create: bool) -> Iterator[int]:
-    """A descriptor of the file, which is locked against other writers; it is never replaced, so the lock holds."""
+    """A descriptor of the file, locked against other writers. Other writers replace the file only under this lock."""
     while True:
         with _opened_and_locked(path, create) as descriptor:
-            if os.fstat(descriptor).st_nlink:  # else another one has replaced it meanwhile
+            if os.fstat(descriptor).st_nlink:  # otherwise another process has replaced it meanwhile
                 yield descriptor
                 return
 
@@ -185,9 +185,9 @@ def _wait_for(descriptor: int, path: Path) -> None:
 
 
 def lock_bytes(descriptor: int, start: int, length: int) -> bool:
-    """Locks a range of an open file against other writers, until the descriptor is closed; False while another one
-    holds a part of it. They lie on open files, not on processes: closing another descriptor of the file ends nothing.
-    """
+    """Locks a range of an open file against other writers, until the descriptor is closed. False while another writer
+    holds a part of it. The lock belongs to the open file, not to the process, so closing another descriptor of the file
+    does not end it."""
     lock = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, start, length, 0)  # struct flock of 64-bit Linux
     try:
         fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, lock)
@@ -199,8 +199,8 @@ def lock_bytes(descriptor: int, start: int, length: int) -> bool:
 
 
 def expect_writable(path: Path) -> None:
-    """DerbyError when rows could not be appended: a read-only or full disk, no permission, no regular file. Measured
-    work is not to be thrown away for that."""
+    """DerbyError if rows cannot be appended: a read-only or full disk, no permission, no regular file. Called before
+    measuring, so that no measured work is lost."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists():
@@ -221,8 +221,8 @@ def expect_writable(path: Path) -> None:
 
 @contextmanager
 def exclusive_lock(name: str, held: str) -> Iterator[None]:
-    """Held by one process of the machine at a time, whoever runs it and whatever its $TMPDIR; ends with the process.
-    name: part of a file name. held: the DerbyError's text when another one holds it."""
+    """A lock that one process of the machine holds at a time, for any user and any $TMPDIR. It ends with the process.
+    name: part of a file name. held: the text of the DerbyError if another process holds it."""
     path = lock_folder() / f"{name}.lock"
     descriptor = lock_file(path)
     try:
@@ -238,8 +238,8 @@ def exclusive_lock(name: str, held: str) -> Iterator[None]:
 
 
 def lock_folder() -> Path:
-    """Every user of the machine makes locks there, as in /tmp. A command makes it before its fence stands: behind
-    that it reads in /tmp, where a home lies beneath, only what was there before."""
+    """The folder in which every user of the machine makes locks, as in /tmp. A command makes it before its fence is up:
+    behind the fence it may read only older files of /tmp, if a home lies there."""
     with suppress(FileExistsError):
         LOCK_FOLDER.mkdir()
     if LOCK_FOLDER.is_symlink() or not LOCK_FOLDER.is_dir():
@@ -251,8 +251,8 @@ def lock_folder() -> Path:
 
 
 def lock_file(path: Path) -> int:
-    """Opened for reading where it exists: that is enough for a lock, and another user's file allows no more. Nothing
-    is written into it, and no symlink is followed."""
+    """Opens the file for reading, and makes it if it is missing. Reading is enough for a lock, and another user's file
+    allows no more. Nothing is written into it, and symlinks are not followed."""
     try:
         try:
             made = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL, 0o644)  # nothing goes in

@@ -1,9 +1,9 @@
 """The bounds of one verb, for any files that it reads: time, memory, bytes, SQLite's steps, names.
 
-    with enforced(bounds, "report"):      # the command: an end to the whole verb
-        with reading(path):               # a file: what meets a bound is one DerbyError, and the next file is read
+    with enforced(bounds, "report"):      # the command: bounds the whole verb
+        with reading(path):               # a file: over a bound it is one DerbyError, and the next file is read
             ...
-    with answering("rank"):               # a question of the API, in a program that lives on
+    with answering("rank"):               # a question of the API, in a program that goes on afterwards
 
 No honest set meets the defaults.
 """
@@ -28,38 +28,29 @@ from typing import Any
 from kernelderby.errors import DerbyError
 from kernelderby.store import allowed
 
-# Verbs that only read and write files. What measures, serves or waits has no end of its own.
+# Verbs that only read and write files; the last line is of `derby profile`. Verbs that measure, serve or wait have
+# no bound of time and memory.
 READING = frozenset(
     {"list", "show", "shapes", "rank", "roofline", "report", "pack", "export", "prompt", "merge"}
     | {"verify", "field", "capture", "explain"}
-    | {
-        "kernels",
-        "activity",
-        "stages",
-        "layers",
-        "whatif",
-        "compare",
-        "counters",
-        "pace",
-        "timeline",
-    }  # of `derby profile`
+    | {"kernels", "activity", "stages", "layers", "whatif", "compare", "counters", "pace", "timeline"}
 )
-TRYING = frozenset({"doctor"})  # it starts processes that load libraries: a bound of time, none of memory
+TRYING = frozenset({"doctor"})  # it starts processes that load libraries, so only its time is bounded
 _SECONDS = 600.0
-_OF_READING = 0.7  # of the verb's time: what was read is to be shown in the rest
-_GRACE_SECONDS = 5.0  # until a verb that does not look at signals is ended from outside
+_OF_READING = 0.7  # share of the verb's time; the rest is for showing the result
+_GRACE_SECONDS = 5.0  # then another process ends a verb that ignores signals
 _AGAIN_SECONDS = 0.1
 _PHYSICAL, _MOST_MEMORY = 0.75, 16 << 30  # of the machine's memory, and bytes
-_OF_PACKING = 8 << 30  # bytes: it runs a definition's generate_inputs, where one axis too long takes all there is
+_OF_PACKING = 8 << 30  # bytes: a definition's generate_inputs can take all memory if one axis is too long
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """time: seconds of the verb, on the wall; file: seconds of the processor for one file. memory: bytes of the
-    process. None of both: what enforced() gives that verb. unpacked: bytes of one file, as it is or decompressed.
-    steps: of SQLite's machine for one walk of a database. patterns: seconds of searching with the patterns of one file.
-    names: of one kind (GPUs of rows or of a profile, protocols; axes, inputs or constraints of a definition)."""
+    """time: wall seconds of the verb; file: processor seconds of one file. memory: bytes of the process. If time or
+    memory is None, enforced() chooses it for the verb. unpacked: bytes of one file, decompressed. steps: of SQLite's
+    machine in one walk of a database. patterns: seconds of searching with the patterns of one file. names: number of
+    one kind (GPUs of rows or of a profile, protocols; axes, inputs or constraints of a definition)."""
 
     time: float | None = None
     file: float = 120.0
@@ -71,7 +62,7 @@ class Bounds:
 
     @classmethod
     def parse(cls, text: str) -> Bounds:
-        """Of "time=60,memory=4G". ValueError that says what is wrong."""
+        """Reads "time=60,memory=4G". ValueError with the defect."""
         found: dict[str, float] = {}
         for word in filter(None, (word.strip() for word in text.split(","))):
             name, _, value = word.partition("=")
@@ -84,7 +75,7 @@ class Bounds:
 
 
 class _Met(BaseException):
-    """A bound of time; no Exception, so that nobody takes it for the fault of what is in hand."""
+    """A bound of time is exceeded. It is no Exception, so no handler takes it for a defect of the current file."""
 
     def __init__(self, entry: _Deadline) -> None:
         self.entry = entry
@@ -92,7 +83,7 @@ class _Met(BaseException):
 
 @dataclass(eq=False, slots=True)
 class _Deadline:
-    """due: when its time is over, on the clock that it is measured with."""
+    """due: the end of its time, on the clock that measures it."""
 
     told: str
     due: float
@@ -100,20 +91,20 @@ class _Deadline:
 
 @dataclass(slots=True)
 class _Now:
-    """bounds: in force. verb: whose they are. option: where they are set. until: time.monotonic() from which no further
-    file is read. last: the file in hand."""
+    """The bounds in force. verb: the verb that they are for. option: where they are set. until: time.monotonic() after
+    which no further file is read. last: the current file."""
 
     bounds: Bounds
     verb: str = ""
     option: str = "--bounds"
     until: float | None = None
     last: str = ""
-    over: dict[str, str] = field(default_factory=dict)  # of this verb: file -> the bound that it met
+    over: dict[str, str] = field(default_factory=dict)  # file of this verb -> the message about its bound
 
 
 _now = _Now(Bounds())
-_files: list[_Deadline] = []  # that are being read, outermost first
-_watched: list[tuple[int, int]] = []  # what _watch() gave for this process
+_files: list[_Deadline] = []  # of files that are being read, outermost first
+_watched: list[tuple[int, int]] = []  # results of _watch()
 
 
 def bounds() -> Bounds:
@@ -121,7 +112,7 @@ def bounds() -> Bounds:
 
 
 def what_is_left() -> str:
-    """The bounds of this verb for a process that it starts, as Bounds.parse() reads them."""
+    """The remaining bounds of this verb for a process that it starts, as Bounds.parse() reads them."""
     found = {name: getattr(_now.bounds, name) for name in Bounds.__dataclass_fields__}
     if _now.until is not None:
         found["time"] = max(0.1, _now.until - time.monotonic())
@@ -135,7 +126,7 @@ def met(name: str, most: float) -> str:
 
 
 def expect_few(where: str, what: str, count: int) -> None:
-    """DerbyError for more names of a kind than anything honest has."""
+    """DerbyError for more names of a kind than any honest file has."""
     if count > _now.bounds.names:
         raise DerbyError(f"{where}: {what}: {count:,} are more than {met('names', _now.bounds.names)}")
 
@@ -145,7 +136,8 @@ def expect_few(where: str, what: str, count: int) -> None:
 
 @contextmanager
 def reading(path: object) -> Iterator[None]:
-    """DerbyError where a file takes more time or memory than any may. Inside another one the sooner end counts."""
+    """DerbyError if a file takes more time or memory than the bounds allow. If reading() is nested, the earlier end
+    counts."""
     _now.last, limits = str(path), _now.bounds
     if told := _now.over.get(str(path)):
         raise DerbyError(told)
@@ -163,12 +155,12 @@ def reading(path: object) -> Iterator[None]:
 
 
 def in_hand(path: object) -> None:
-    """A file that is read piece by piece from here on: the end of the verb names it."""
+    """Names the file that is read piece by piece from here on, for the message at the end of the verb."""
     _now.last = str(path)
 
 
 def _over_bound(told: str) -> DerbyError:
-    """Of the file in hand, which is not read again by this verb."""
+    """The error of the current file, which this verb does not read again."""
     if _now.until is not None:
         _now.over[_now.last] = told
     return DerbyError(told)
@@ -176,7 +168,8 @@ def _over_bound(told: str) -> DerbyError:
 
 @contextmanager
 def _timed(entry: _Deadline) -> Iterator[None]:
-    """By a signal, which reaches the main thread alone and is left to whoever else uses it."""
+    """Ends the block by a signal. Only the main thread gets signals, and if another program part uses the signal, there
+    is no end."""
     if threading.current_thread() is not threading.main_thread() or not (
         _files or signal.getsignal(signal.SIGPROF) is signal.SIG_DFL
     ):
@@ -203,7 +196,7 @@ def _arm() -> None:
         return
     signal.signal(signal.SIGPROF, _over)
     left = min(entry.due for entry in _files) - time.process_time()
-    signal.setitimer(signal.ITIMER_PROF, max(left, 1e-3), _AGAIN_SECONDS)  # again, for who caught it on the way
+    signal.setitimer(signal.ITIMER_PROF, max(left, 1e-3), _AGAIN_SECONDS)  # repeated, in case a handler caught it
 
 
 def _over(_: int, frame: FrameType | None) -> None:
@@ -213,8 +206,8 @@ def _over(_: int, frame: FrameType | None) -> None:
 
 
 def _is_between(frame: FrameType | None) -> bool:
-    """Whether a `with` of this module begins or ends just now: what is raised there passes by who catches it. The
-    signal comes again."""
+    """Whether a `with` of this module begins or ends at this moment. An exception from there would miss its handler.
+    The signal is repeated."""
     innermost = frame
     while frame is not None:
         if frame.f_code.co_filename in (__file__, *([contextlib.__file__] if frame is innermost else [])):
@@ -225,7 +218,7 @@ def _is_between(frame: FrameType | None) -> bool:
 
 @contextmanager
 def _unheard() -> Iterator[None]:
-    """What is raised in a destructor or in a callback of an import goes nowhere, and nothing is to be said of it."""
+    """Silences _Met in a destructor or in an import's callback, from where no exception propagates."""
     before = sys.unraisablehook
 
     def hook(what: Any) -> None:
@@ -244,8 +237,8 @@ def _unheard() -> Iterator[None]:
 
 @contextmanager
 def answering(verb: str) -> Iterator[None]:
-    """A question of the API within the bounds of that verb, or those of $DERBY_BOUNDS. Inside a verb those of that one
-    hold. Nobody ends the process from outside, and what it holds already is no part of the memory."""
+    """A question of the API within the bounds of that verb, or of $DERBY_BOUNDS. Inside a verb, that verb's bounds
+    hold. No other process ends this one, and memory that it holds already does not count."""
     if _now.verb:
         yield
         return
@@ -259,8 +252,8 @@ def answering(verb: str) -> Iterator[None]:
 
 @contextmanager
 def enforced(asked: Bounds | None, verb: str, lives_on: bool = False) -> Iterator[None]:
-    """A verb of the command within its bounds. DerbyError where it is over them as a whole. What does not only read has
-    no end of time and memory, unless one is asked for. lives_on: see answering()."""
+    """A verb of the command within its bounds. DerbyError if the whole verb exceeds them. A verb that does not only
+    read has no bound of time and memory, unless the caller sets one. lives_on: see answering()."""
     before = _now.bounds, _now.verb, _now.option, _now.until, _now.last
     limits = asked or Bounds()
     if verb in READING or lives_on:
@@ -296,8 +289,8 @@ def _of_file() -> str:
 
 @contextmanager
 def _ended(entry: _Deadline, seconds: float | None, lives_on: bool) -> Iterator[None]:
-    """A signal when the time is over, and some seconds later the end of the process, from outside: a library's own loop
-    looks at no signal. Where somebody else waits for that signal (a test runner) there is neither."""
+    """Sends a signal when the time is over. Some seconds later another process ends this one, because a library's own
+    loop ignores signals. If somebody else waits for that signal (a test runner), neither happens."""
     if (
         seconds is None
         or threading.current_thread() is not threading.main_thread()
@@ -322,7 +315,7 @@ def _ended(entry: _Deadline, seconds: float | None, lives_on: bool) -> Iterator[
 
 
 def leave() -> None:
-    """The verb has no end in time any more, as before this process becomes another program."""
+    """Removes the verb's bound of time, as before this process becomes another program."""
     signal.setitimer(signal.ITIMER_REAL, 0)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     while _watched:
@@ -333,8 +326,8 @@ def leave() -> None:
 
 
 def _watch(seconds: float, told: str) -> tuple[int, int]:
-    """A process that ends this one after so many seconds. It goes when its pipe is closed, however that comes about.
-    Its id, and the end of the pipe to close."""
+    """Starts a process that ends this one after these seconds. It exits when its pipe is closed, for any reason.
+    Returns its id, and the end of the pipe to close."""
     ours, held = os.pipe()
     parent = os.getpid()
     child = os.fork()
@@ -354,8 +347,8 @@ def _watch(seconds: float, told: str) -> tuple[int, int]:
 
 @contextmanager
 def _memory(most: float | None, held: int) -> Iterator[None]:
-    """Of this process and what it starts; an allocation beyond it is a MemoryError, not the end of a machine. held:
-    bytes that do not count."""
+    """Bounds the memory of this process and its children. An allocation beyond it is a MemoryError and does not exhaust
+    the machine. held: bytes that do not count."""
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     if most and soft == resource.RLIM_INFINITY:
         wanted = int(most) + held if hard == resource.RLIM_INFINITY else min(int(most) + held, hard)
@@ -376,5 +369,5 @@ def _held() -> int:
 
 
 def _usable_memory(at_most: float) -> float:
-    """Three quarters of what the machine has, or the container may use."""
+    """Three quarters of the memory that the machine has, or that the container may use."""
     return min(allowed.memory_bytes() * _PHYSICAL, at_most)

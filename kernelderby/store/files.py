@@ -1,8 +1,8 @@
-"""Files that are whole or not there, and paths from data that stay where they belong.
+"""Files that are whole or absent, and paths from data that stay inside their folder.
 
-Whatever is replaced goes through here, in one step (a temporary file beside it, fsync, rename), so that a full disk or
-a kill leaves the old one. What a killed process leaves (`.NAME.*.unfinished`) the next one that writes NAME removes.
-Files that grow row by row: appended.py.
+Every file is replaced in one step (a temporary file beside it, fsync, rename), so a full disk or a kill leaves the old
+one. A killed process leaves `.NAME.*.unfinished`; the next process that writes NAME removes it. Files that grow row by
+row: appended.py.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from kernelderby.errors import DerbyError
 from kernelderby.store.bounds import bounds, met
 
 UNFINISHED = ".unfinished"
-LARGEST = 1 << 30  # bytes of a file that is read whole; a hundred thousand rows take less
-LARGEST_TEXT = 64 << 20  # of one that people write, or that is packed from such
+LARGEST = 1 << 30  # bytes of a file that is read at once; a hundred thousand rows take less
+LARGEST_TEXT = 64 << 20  # bytes of a file that people write, or that is packed from such files
 _PIECE = 16 << 20
 _NOT_FOLLOWED = "{}: is a symlink to a folder, which is not followed; put the folder itself there"
 _LONGEST, _LONGEST_NAME = 4095, 255  # bytes of a path (Linux), and of one of its parts on most file systems
@@ -36,10 +36,10 @@ _LONGEST, _LONGEST_NAME = 4095, 255  # bytes of a path (Linux), and of one of it
 
 @contextmanager
 def opened(path: Path) -> Iterator[BinaryIO]:
-    """A regular file, to read. OSError for anything else: a pipe or a device could hold the reader for ever."""
+    """Opens a regular file to read. OSError for anything else: a pipe or a device could block the reader for ever."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    except ValueError as error:  # of a name that no file can have
+    except ValueError as error:  # no file can have this name
         raise OSError(errno.EINVAL, str(error), str(path)) from None
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -51,7 +51,7 @@ def opened(path: Path) -> Iterator[BinaryIO]:
 
 
 def unpacked(path: Path, packed: bool) -> bytes:
-    """What a file holds, decompressed where it is gzipped. DerbyError where it is damaged, or more than any holds."""
+    """The content of a file, decompressed if packed. DerbyError if it is damaged or too large."""
     most, pieces, size = int(bounds().unpacked), list[bytes](), 0
     try:
         with gzip.open(path) if packed else opened(path) as file:
@@ -66,8 +66,8 @@ def unpacked(path: Path, packed: bool) -> bytes:
 
 
 def read_bytes(path: Path, largest: int = LARGEST) -> bytes:
-    """Of a regular file: as many as it says that it has (those of /proc say none, and some of them never end).
-    DerbyError where it cannot be read, or is larger than anything of its kind."""
+    """The bytes of a regular file, as many as its size says (files of /proc say 0, and some never end). DerbyError if
+    it cannot be read or is too large."""
     try:
         with opened(path) as file:
             size = os.fstat(file.fileno()).st_size
@@ -82,8 +82,8 @@ def read_bytes(path: Path, largest: int = LARGEST) -> bytes:
 
 
 def expect_folders(*folders: Path) -> None:
-    """DerbyError for one that is there and no folder (a file, a link to a disk that is not mounted), or that nobody may
-    look into. One that is not there is fine."""
+    """DerbyError if a path exists and is no folder (a file, a link to a disk that is not mounted), or if it cannot be
+    listed. A missing folder is fine."""
     for folder in folders:
         if os.path.lexists(folder) and not os.path.isdir(folder):
             raise DerbyError(f"{folder}: is no folder; mend or remove it")
@@ -92,8 +92,8 @@ def expect_folders(*folders: Path) -> None:
 
 
 def expect_writable(folder: Path) -> None:
-    """Before what takes long: DerbyError for a folder in which, or for a missing one beside which, nothing can be
-    written. Makes nothing."""
+    """Called before long work. DerbyError if nothing can be written into the folder, or if it is missing and cannot be
+    made. Makes nothing itself."""
     there = next((each for each in (folder, *folder.absolute().parents) if os.path.lexists(each)), folder)
     expect_folders(there)
     if not os.access(there, os.W_OK | os.X_OK):
@@ -101,9 +101,9 @@ def expect_writable(folder: Path) -> None:
 
 
 def files_under(folder: Path, ending: str, told: Callable[[str], None], *, hidden: bool = True) -> list[Path]:
-    """What has a name with this ending in a folder and in those within it, sorted; none where there is no such folder.
-    Where others would pass over something in silence (a folder that cannot be listed, one behind a symlink), one line
-    is told. hidden: also what begins with a dot, and caches."""
+    """All paths with this ending in a folder and its subfolders, sorted; empty if the folder is missing. told: gets a
+    line about each folder that is left out, because it cannot be listed or is a symlink. hidden: also names that begin
+    with a dot, and caches."""
     found: list[Path] = []
     try:
         expect_folders(folder)
@@ -141,7 +141,8 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def folders_below(folder: Path, depth: int) -> list[Path]:
-    """So many levels below, sorted. No symlink is followed. files_under() tells of what cannot be listed."""
+    """The folders this many levels below, sorted. Symlinks are not followed. Folders that cannot be listed are left
+    out; files_under() reports them."""
     found = [] if folder.is_symlink() else [folder]
     for _ in range(depth):
         found = [Path(each.path) for one in found for each in _entries(one) if each.is_dir(follow_symlinks=False)]
@@ -162,19 +163,19 @@ def _entries(folder: Path | str, failed: Callable[[OSError], None] | None = None
 
 
 def cache_home() -> str:
-    """$XDG_CACHE_HOME, else ~/.cache. A relative one does not count (XDG Base Directory Specification): a worker has
-    another working directory."""
+    """$XDG_CACHE_HOME, otherwise ~/.cache. A relative path does not count (XDG Base Directory Specification): a worker
+    has another working directory."""
     named = os.environ.get("XDG_CACHE_HOME", "")
     return named if os.path.isabs(named) else os.path.expanduser("~/.cache")
 
 
 def too_long(path: bytes) -> bool:
-    """Whether no file system has such a path: asking one whether it is there raises."""
+    """Whether no file system can have this path. Even a test for its existence would raise."""
     return len(path) > _LONGEST or max(map(len, path.split(b"/"))) > _LONGEST_NAME
 
 
 def relative_problem(text: str) -> str | None:
-    """Why a path from data is none that stays inside a folder, as far as the text tells; None when it does."""
+    """Why a path from data would leave its folder, judged by the text; None if it stays inside."""
     if not text or any(ord(character) < 32 or ord(character) == 127 for character in text):
         return "is empty or holds control characters"
     if text.startswith(("/", "~")) or "\\" in text or text[1:2] == ":":
@@ -189,8 +190,8 @@ def relative_problem(text: str) -> str | None:
 
 
 def inside(folder: Path, text: str | Path, where: str) -> Path:
-    """folder / text, for a path that came from data. DerbyError where it leads outside the folder: absolute, with ..,
-    through a symlink. where: file and field, for the message."""
+    """folder / text, for a path from data. DerbyError if it leads outside the folder: an absolute path, "..", or a
+    symlink. where: file and field, for the message."""
     text = text.as_posix() if isinstance(text, Path) else text
     problem = relative_problem(text)
     if problem is None:
@@ -202,7 +203,7 @@ def inside(folder: Path, text: str | Path, where: str) -> Path:
 
 
 def is_inside(folder: Path, path: Path) -> bool:
-    """Whether a path, its symlinks followed, lies in the folder."""
+    """Whether a path lies in the folder after its symlinks are resolved."""
     real = os.path.realpath(folder)
     return os.path.commonpath([real, os.path.realpath(path)]) == real
 
@@ -211,8 +212,8 @@ def is_inside(folder: Path, path: Path) -> bool:
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """Replaces a file in one step; its mode stays, a symlink to it too. DerbyError when it cannot be written, and then
-    the file is as it was."""
+    """Replaces a file in one step and keeps its mode and a symlink to it. DerbyError if it cannot be written; then the
+    file is unchanged."""
     data = content.encode("utf-8", "replace") if isinstance(content, str) else content
     target = Path(os.path.realpath(path))
     try:
@@ -239,16 +240,16 @@ def _replace(target: Path, data: bytes) -> None:
 
 @contextmanager
 def temporary(target: Path) -> Iterator[tuple[Path, int]]:
-    """A new file beside the target, locked while its writer lives: see remove_unfinished. Gone afterwards, unless it
-    was renamed."""
+    """A new file beside the target, locked while its writer lives (see remove_unfinished). It is removed at the end,
+    unless it was renamed."""
     while True:
         path = target.with_name(f".{target.name[:200]}.{secrets.token_hex(4)}{UNFINISHED}")
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-        with suppress(OSError):  # a file system without locks: then nobody else takes it for a dead one's either
+        with suppress(OSError):  # no locks on this file system: then no process removes it either
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         if os.fstat(descriptor).st_nlink:
             break
-        os.close(descriptor)  # another process took it for a dead one's, before it was locked
+        os.close(descriptor)  # another process removed it before it was locked
     try:
         yield path, descriptor
     finally:
@@ -258,7 +259,7 @@ def temporary(target: Path) -> Iterator[tuple[Path, int]]:
 
 
 def remove_unfinished(target: Path, *, is_folder: bool = False) -> None:
-    """What killed processes left of this file or folder. One whose writer lives is locked, and stays."""
+    """Removes the leftovers of killed processes. A file or folder whose writer lives is locked and stays."""
     for left in target.parent.glob(f".{_escaped(target.name[:200])}.*{UNFINISHED}"):
         with suppress(OSError):
             descriptor = os.open(left, (os.O_DIRECTORY if is_folder else os.O_NONBLOCK) | os.O_NOFOLLOW)
@@ -270,8 +271,8 @@ def remove_unfinished(target: Path, *, is_folder: bool = False) -> None:
 
 
 def write_folder(folder: Path, content: Mapping[str, str]) -> Path:
-    """Makes a folder of these files, whole or not at all. Where one stands already it stays, and the path of another
-    one beside it is returned. What killed processes left of it is removed. OSError when it cannot be made."""
+    """Makes a folder of these files, whole or not at all. An existing folder stays; then the path of a new one beside
+    it is returned. Removes the leftovers of killed processes. OSError if it cannot be made."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     remove_unfinished(folder, is_folder=True)
     staging, descriptor = _new_folder(folder)
@@ -292,11 +293,11 @@ def write_folder(folder: Path, content: Mapping[str, str]) -> Path:
 
 
 def _new_folder(target: Path) -> tuple[Path, int]:
-    """Beside the target, locked while its writer lives, which the descriptor stands for."""
+    """A new folder beside the target. The descriptor locks it while its writer lives."""
     while True:
         folder = target.with_name(f".{target.name[:200]}.{secrets.token_hex(4)}{UNFINISHED}")
         folder.mkdir()
-        with suppress(FileNotFoundError):  # another process takes it for a dead one's until it is locked
+        with suppress(FileNotFoundError):  # another process may remove it until it is locked
             descriptor = os.open(folder, os.O_DIRECTORY)
             with suppress(OSError):
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -310,7 +311,7 @@ def _escaped(name: str) -> str:
 
 
 def write_all(descriptor: int, data: bytes) -> None:
-    """Every byte, or OSError: os.write may take fewer than it was given."""
+    """Writes every byte, or OSError: one os.write may write fewer."""
     view = memoryview(data)
     while view:
         written = os.write(descriptor, view)
@@ -320,7 +321,7 @@ def write_all(descriptor: int, data: bytes) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """So that the rename survives a power cut; where a file system has no fsync of folders, without."""
+    """Makes a rename survive a power cut, if the file system has fsync of folders."""
     with suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:

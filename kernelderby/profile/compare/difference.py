@@ -24,7 +24,7 @@ SAME = 0.02  # a change of up to 2 % of its own time is called unchanged; clocks
 CHANCE = 0.01  # a difference that chance makes this often does not count
 BLOCKS = 40  # stretches of launches, one value of the test each: successive launches are not independent
 _MOST_DRIFT = 0.5  # twice as long is a change, however uneven a profile is
-_LARGEST, _ALIKE, _MOST_TIME = 3, 0.02, 0.66  # so many kernels, within so much of one factor, with so much of the time
+_LARGEST, _ALIKE, _MOST_TIME = 3, 0.02, 0.66  # kernels, the tolerance of their common factor, their share of the time
 LITTLE = 0.10  # of all changes together: below it, parts of the whole change get no percentage
 
 

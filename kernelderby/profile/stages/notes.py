@@ -18,7 +18,7 @@ class InvocationSource(Enum):
 
 class InvocationsFrom(Struct, frozen=True):
     source: InvocationSource
-    agreeing: int = 0  # of so many patterns, if these give the count
+    agreeing: int = 0  # patterns with this count, if patterns give it
     patterns: int = 0
 
 
