@@ -103,13 +103,7 @@ def tune_on_cluster(
 
 
 def check_on_cluster(
-    catalog: Any,
-    on: Cluster,
-    device: str | None,
-    choice: Wanted,
-    given: dict[str, Any],
-    secret: str,
-    output: Any,
+    catalog: Any, on: Cluster, device: str | None, choice: Wanted, given: dict[str, Any], secret: str, output: Any
 ) -> None:
     """device: cpu, or the GPUs of these kinds. given: the command's, see measure/cluster/serve.py."""
     _expect_ray()

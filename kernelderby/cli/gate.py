@@ -10,16 +10,7 @@ from typing import Any
 
 import click
 
-from kernelderby.cli.options import (
-    FILE,
-    SECONDS,
-    Count,
-    DerbyCommand,
-    Number,
-    names_option,
-    root_option,
-    secret_option,
-)
+from kernelderby.cli.options import FILE, SECONDS, Count, DerbyCommand, Number, names_option, root_option, secret_option
 from kernelderby.cli.output import Output, output_options
 from kernelderby.cli.progress import bar
 from kernelderby.errors import DerbyError

@@ -7,15 +7,7 @@ from pathlib import Path
 
 import click
 
-from kernelderby.cli.options import (
-    FILE,
-    Count,
-    DerbyCommand,
-    Wanted,
-    definitions_option,
-    names_option,
-    root_option,
-)
+from kernelderby.cli.options import FILE, Count, DerbyCommand, Wanted, definitions_option, names_option, root_option
 from kernelderby.cli.output import Output, output_options, warn
 from kernelderby.store.counts import counted
 

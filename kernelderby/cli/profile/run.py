@@ -50,13 +50,7 @@ _DEFAULT_OUT = Path("reports") / "profiles"
 @written_root_option
 @json_option
 def command(
-    choice: Wanted,
-    out: Path | None,
-    tool: str,
-    harness: str,
-    root: Path,
-    as_json: bool,
-    **limits: Any,
+    choice: Wanted, out: Path | None, tool: str, harness: str, root: Path, as_json: bool, **limits: Any
 ) -> None:
     """Record a profile of each solution on each workload on this GPU.
 

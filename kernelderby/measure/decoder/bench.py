@@ -13,15 +13,7 @@ import torch
 from kernelderby.errors import DerbyError
 from kernelderby.measure.decoder.layers import Decoder, DecoderSizes, LatentDecoder, LatentSizes, StepLoad
 from kernelderby.measure.decoder.prediction import Prediction, predicted
-from kernelderby.measure.decoder.variants import (
-    KINDS,
-    PLAIN_TORCH,
-    calls_of,
-    of_package,
-    package,
-    plain,
-    which_ran,
-)
+from kernelderby.measure.decoder.variants import KINDS, PLAIN_TORCH, calls_of, of_package, package, plain, which_ran
 
 VARIANTS = ("libraries", "compile", "winners")
 OFF = "without "

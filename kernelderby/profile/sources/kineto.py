@@ -28,16 +28,7 @@ from kernelderby.profile.sources.launches import HostOperators
 from kernelderby.profile.sources.operations import operation
 from kernelderby.profile.sources.ranges import Paths, RangeTimeline, swept_timeline
 from kernelderby.profile.sources.rocprof import TOOL, open_rocprof_json
-from kernelderby.profile.spans import (
-    ApiSum,
-    Launched,
-    MemoryUse,
-    Profile,
-    RangeInstance,
-    Span,
-    SpanKind,
-    is_waiting,
-)
+from kernelderby.profile.spans import ApiSum, Launched, MemoryUse, Profile, RangeInstance, Span, SpanKind, is_waiting
 from kernelderby.store.counts import counted
 
 _MOST_BYTES = 1 << 60

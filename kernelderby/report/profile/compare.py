@@ -168,12 +168,7 @@ def _facts(comparison: Comparison) -> tuple[str, ...]:
     by = [f"steps of {letter} by {how}" for letter, how in zip("AB", comparison.steps_by, strict=True) if how]
     before = side("A", comparison.before_gpu, comparison.before_invocations)
     after = side("B", comparison.after_gpu, comparison.after_invocations)
-    return (
-        *first,
-        " · ".join((before, after)),
-        *((" · ".join(by),) if by else ()),
-        *_gist(comparison),
-    )
+    return (*first, " · ".join((before, after)), *((" · ".join(by),) if by else ()), *_gist(comparison))
 
 
 def _gist(comparison: Comparison) -> tuple[str, ...]:

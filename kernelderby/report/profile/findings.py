@@ -150,11 +150,7 @@ def _of_older(found: OlderArchitecture) -> str:
 
 
 def _of_copies(found: MemoryCopies) -> Evidence:
-    evidence: Evidence = {
-        "share of GPU time": found.share,
-        "total ms": found.total_ns / 1e6,
-        "copies": found.launches,
-    }
+    evidence: Evidence = {"share of GPU time": found.share, "total ms": found.total_ns / 1e6, "copies": found.launches}
     if found.bytes:
         evidence |= {"GB": found.bytes / 1e9, "GB/s": found.bytes / found.total_ns}
     if found.bandwidth_share is not None:
