@@ -60,7 +60,7 @@ def odd_rows(definition: Definition, inputs: dict[str, Any], names: Iterable[str
             bytes_of(tensor[0]).zero_()
         if len(tensor) > 1:
             tensor[1].copy_(torch.full(tensor[1].shape, _VALUE, device=tensor.device))
-        if len(tensor) > 2 and tensor.element_size() > 1:
+        if len(tensor) > 2 and tensor[2].numel() and tensor.element_size() > 1:
             _enlarge(tensor[2])
 
 
