@@ -86,9 +86,9 @@ def new_operator(
     expect_told(given, declared)
     told = found_sizes | sizes(measured, base_axes(given))
     chosen = usual_sizes(given, told)
-    from kernelderby.measure.author.trial import tried  # torch: not before the words are right
+    from kernelderby.measure.author.trial import run_trial  # torch: not before the words are right
 
-    trial = tried(source, given, {axis: sizes[0] for axis, sizes in chosen.items()})
+    trial = run_trial(source, given, {axis: sizes[0] for axis, sizes in chosen.items()})
     results, source = _outputs(given, declared, trial.outputs, source, computes)
     chosen = small_enough((*given, *results), chosen, told)
     operator = NewOperator(

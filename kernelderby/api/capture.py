@@ -28,7 +28,7 @@ from kernelderby.report.answer import Answer
 from kernelderby.report.capture import Captured, capture_answer
 from kernelderby.rows.measurement import Cost
 from kernelderby.shapes.model import read_model
-from kernelderby.shapes.standing import committed
+from kernelderby.shapes.standing import configuration_file
 from kernelderby.store.counts import counted
 
 
@@ -60,7 +60,7 @@ def captured(
                 f"{each.path}: {each.form} has sums alone; capture needs a torch.profiler trace with "
                 "record_shapes=True, or nsys's SQLite with ranges that tell sizes"
             )
-    facts = read_model(committed(Path(model)), sharing).facts if model else {}
+    facts = read_model(configuration_file(Path(model)), sharing).facts if model else {}
     facts = {"quantized": int(bool(facts.get("fp8_block") or facts.get("fp8_token"))), **facts} if facts else {}
     found = capture(catalog, profiles, facts, context)
     if selection is not None and not selection.is_all and not found.total_ns:

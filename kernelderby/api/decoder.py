@@ -10,7 +10,7 @@ from kernelderby.errors import DerbyError
 from kernelderby.report.answer import Answer
 from kernelderby.report.decoder import served_answer
 from kernelderby.shapes.model import Model, read_model
-from kernelderby.shapes.standing import committed
+from kernelderby.shapes.standing import configuration_file
 from kernelderby.store.counts import counted
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def decoder_sizes(model: Path, layers: int) -> DecoderSizes:
     kind of layer."""
     from kernelderby.measure.decoder.layers import DecoderSizes, LatentSizes
 
-    found = read_model(committed(model), 1)
+    found = read_model(configuration_file(model), 1)
     is_latent = "kv_latent" in found.facts
     kind, values = (LatentSizes, _latent_sizes(found)) if is_latent else (DecoderSizes, _sizes(model, found))
     return kind(name=found.name, layers=layers, **values)

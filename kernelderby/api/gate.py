@@ -36,7 +36,7 @@ def gate(
     cuda, or cpu to try it out."""
     from kernelderby.measure.machine.probe import find_machine
     from kernelderby.measure.machine.requirements import why_not
-    from kernelderby.measure.run.gate import Gate, GateSettings, Side, spread
+    from kernelderby.measure.run.gate import Gate, GateSettings, Side, spread_workloads
 
     with ExitStack() as stack:
         sides = []
@@ -58,7 +58,7 @@ def gate(
             if side.python is None and (reason := why_not(side.solution, machine)):
                 raise DerbyError(f"{side.name}: cannot run here: {reason}")
         definition = catalog.definition(other.solution.definition)
-        chosen, notes = _workloads(catalog, definition.name, workloads, spread)
+        chosen, notes = _workloads(catalog, definition.name, workloads, spread_workloads)
         found = Gate(definition, one, other, machine, GateSettings(**settings), observer).run(chosen)
         least = settings.get("least", GateSettings().least)
         return gate_answer((one.name, other.name), machine.name or "a CPU", least, found, notes)

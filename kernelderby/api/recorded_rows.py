@@ -21,7 +21,7 @@ from kernelderby.report.ranking.notes import notes
 from kernelderby.roofline.recorded import RecordedTime, recorded
 from kernelderby.roofline.selection import GroupKey, RowCount, choose_group, group_rows, tallies
 from kernelderby.rows.measurement import FileLine, Measurement, Status
-from kernelderby.store.bounds import bounds, met
+from kernelderby.store.bounds import bound_text, bounds
 
 _Fresh = tuple[dict[str, Any], dict[str, Any], str, int]  # workload, shape, where
 
@@ -57,7 +57,7 @@ class RecordedRows:
         if len(strange) > most:
             self.catalog.left_out(
                 f"{self.catalog.root / 'traces'}: files of no definition, such as {strange[0]!r:.60}: {len(strange):,} "
-                f"are more than {met('names', most)}"
+                f"are more than {bound_text('names', most)}"
             )
             names -= {*strange}
         return sorted(names)

@@ -47,7 +47,7 @@ class Formula:
     def size(self, sizes: Mapping[str, int]) -> int:
         """The size that it gives. NoSize if that is not a whole number from 0 on."""
         try:
-            found = constraints.value(self.text, sizes)
+            found = constraints.formula_value(self.text, sizes)
         except constraints.NotArithmetic as problem:
             raise NoSize(str(problem)) from None
         if isinstance(found, bool) or found != int(found) or found < 0:
@@ -86,7 +86,7 @@ def formula(word: str, part: str) -> Formula | int:
     try:
         text = ast.unparse(ast.parse(part, mode="eval")).replace(" ", "")
         axes = _axes(text)
-        found = constraints.value(text, dict.fromkeys(axes, 6720))  # divisible by small numbers
+        found = constraints.formula_value(text, dict.fromkeys(axes, 6720))  # divisible by small numbers
     except (SyntaxError, ValueError, RecursionError, MemoryError, constraints.NotArithmetic):
         found = None
     if found is None or isinstance(found, bool):

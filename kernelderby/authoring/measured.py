@@ -44,7 +44,7 @@ def shapes(tensors: Sequence[Tensor], sizes: Mapping[str, tuple[int, ...]]) -> t
         except NoSize as problem:
             left_out.append(f"{told}: {problem}; left out")
             continue
-        broken = [demand for demand in demands_of(tensors) if constraints.holds(demand, every) is False]
+        broken = [demand for demand in demands_of(tensors) if constraints.relation_holds(demand, every) is False]
         if broken:
             left_out.append(f"{told}: {broken[0]} does not hold; left out, give other --size")
             continue

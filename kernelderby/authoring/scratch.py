@@ -123,7 +123,7 @@ def _completed(definition: Definition, given: Mapping[str, Any]) -> dict[str, An
         known = {name: size for name, size in sizes.items() if isinstance(size, int)}
         for name in missing:
             for text in definition.constraints:
-                if name not in found and (size := constraints.solved(text, name, known)) is not None:
+                if name not in found and (size := constraints.solved_size(text, name, known)) is not None:
                     found[name] = size
     return found
 

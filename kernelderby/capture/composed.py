@@ -106,7 +106,7 @@ def _mapped(catalog: Catalog, sequence: _Sequence, calls: Sequence[_Outer]) -> M
             bind(1, tuple(sequence.other.split()), second, sizes)
         known = {*definition.axes, *definition.inputs}
         given: dict[str, Any] = {name: size for name, size in sizes.items() if name in known}
-        given |= {name: constraints.value(text, sizes) for name, text in sequence.sizes.items()}
+        given |= {name: constraints.formula_value(text, sizes) for name, text in sequence.sizes.items()}
         fitting = sizes_of(definition, given)
     except (RuleMismatch, UnfitDraw, constraints.NotArithmetic):
         return None

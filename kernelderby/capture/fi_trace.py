@@ -126,10 +126,10 @@ def _sizes(definition: Definition, entry: _DumpRule, values: Mapping[str, Any]) 
     known: dict[str, Any] = dict(values)
     given: dict[str, Any] = {name: size for name, size in definition.axes.items() if size is not None}
     try:
-        if not constraints.value(entry.when, known):
+        if not constraints.formula_value(entry.when, known):
             return None
         for name, formula in entry.sizes.items():
-            value = formula[1:] if formula.startswith("=") else constraints.value(formula, known)
+            value = formula[1:] if formula.startswith("=") else constraints.formula_value(formula, known)
             if definition.axes.get(name) not in (None, value):
                 return None
             given[name] = known[name] = value

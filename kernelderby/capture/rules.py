@@ -86,11 +86,11 @@ class CaptureRule:
 
     def _with_formulas(self, values: dict[str, Any]) -> dict[str, Any]:
         try:
-            if not constraints.value(self.entry.when, values):
+            if not constraints.formula_value(self.entry.when, values):
                 raise RuleMismatch(self.entry.needs or f"is none where {self.entry.when}")
             for name, formula in self.entry.sizes.items():
                 is_text = formula.startswith("=")
-                values[name] = formula[1:] if is_text else constraints.value(formula, values)
+                values[name] = formula[1:] if is_text else constraints.formula_value(formula, values)
         except constraints.NotArithmetic:
             raise RuleMismatch(self.entry.needs or "a size is not in the trace") from None
         return values

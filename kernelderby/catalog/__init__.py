@@ -22,7 +22,7 @@ from kernelderby.catalog.traces import fresh_workloads, load_rows, note_future
 from kernelderby.catalog.workloads import FRESH, load_workloads
 from kernelderby.errors import DerbyError, LeftOut
 from kernelderby.rows.measurement import Measurement
-from kernelderby.store.bounds import bounds, met, reading
+from kernelderby.store.bounds import bound_text, bounds, reading
 from kernelderby.store.counts import counted
 from kernelderby.store.fields import lines_in, suggestion
 from kernelderby.store.files import files_under, opened
@@ -214,7 +214,7 @@ class Catalog:
         place = left[0].place.path if left[0].place else self.root / "traces"
         self.left_out(
             f"{place}: {field}: with {name_of(left[0])!r:.40} there are {len(counts):,} different ones, and "
-            f"{met('names', most)}; {counted(len(left), 'row')}"
+            f"{bound_text('names', most)}; {counted(len(left), 'row')}"
         )
         return [row for row in rows if name_of(row) in kept]
 

@@ -44,7 +44,7 @@ def syntax_problem(text: str) -> str | None:
     return None
 
 
-def holds(text: str, sizes: Mapping[str, int]) -> bool | None:
+def relation_holds(text: str, sizes: Mapping[str, int]) -> bool | None:
     """Whether the relation holds for these sizes; None if it refers to anything else."""
     try:
         return bool(_value(_parsed(text).body, sizes))
@@ -52,7 +52,7 @@ def holds(text: str, sizes: Mapping[str, int]) -> bool | None:
         return None
 
 
-def solved(text: str, name: str, sizes: Mapping[str, int]) -> int | None:
+def solved_size(text: str, name: str, sizes: Mapping[str, int]) -> int | None:
     """The size of the axis for which an equality holds; None if the text is not an equality, or not linear in that
     axis."""
     match _parsed(text).body:
@@ -62,11 +62,11 @@ def solved(text: str, name: str, sizes: Mapping[str, int]) -> int | None:
                 found = int(at[0] / (at[0] - at[1]))
             except (NotArithmetic, ArithmeticError, TypeError, RecursionError):
                 return None
-            return found if found >= 0 and holds(text, {**sizes, name: found}) else None
+            return found if found >= 0 and relation_holds(text, {**sizes, name: found}) else None
     return None
 
 
-def value(text: str, sizes: Mapping[str, Any]) -> Any:
+def formula_value(text: str, sizes: Mapping[str, Any]) -> Any:
     """The value of the formula: a number or a truth value. NotArithmetic if it refers to an unknown name."""
     try:
         return _value(_parsed(text).body, sizes)

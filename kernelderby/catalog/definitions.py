@@ -178,5 +178,5 @@ def _check_constraints(definition: Definition) -> None:
         problem = constraints.syntax_problem(text)
         if problem:
             raise DerbyError(f"{where} {problem}; mend it")
-        if constraints.holds(text, const) is False:
+        if constraints.relation_holds(text, const) is False:
             raise DerbyError(f"{where} does not hold for the const axes; mend them or the constraint")

@@ -16,7 +16,7 @@ from kernelderby.catalog.definitions import check_reference
 from kernelderby.catalog.reference import is_reference
 from kernelderby.catalog.same_code import stale
 from kernelderby.catalog.solutions import read_folder, solution_folders
-from kernelderby.catalog.templates import made, templates
+from kernelderby.catalog.templates import template_solutions, templates
 from kernelderby.catalog.traces import doubled_keys
 from kernelderby.catalog.workloads import shared
 from kernelderby.errors import DerbyError
@@ -48,7 +48,7 @@ def pack(catalog_root: Path | str, check: bool = False, left_out: LeftOut | None
     catalog = Catalog.open(root)
 
     def _pack_template(root: Path, folder: Path, check: bool) -> list[Change]:
-        solutions = list(made(folder, catalog.definitions))
+        solutions = list(template_solutions(folder, catalog.definitions))
         return [change for each in solutions for change in _pack_one(root, each, folder, check)]
 
     jobs: list[tuple[Path, Callable[[Path, Path, bool], list[Change]]]] = [

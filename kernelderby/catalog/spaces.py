@@ -86,7 +86,7 @@ def sizes_of(definition: Definition, values: Mapping[str, Any]) -> Sizes:
             if values.get(name) is None:
                 raise DerbyError(f"{definition.place}: AXES_SPACE: lacks {name}; add a rule")
             scalars[name] = values[name]
-    if any(constraints.holds(text, axes) is False for text in definition.constraints):
+    if any(constraints.relation_holds(text, axes) is False for text in definition.constraints):
         raise UnfitDraw
     own = {*definition.axes, *definition.inputs}
     further = {name: value for name, value in values.items() if name not in own and not name.startswith("_")}
@@ -102,14 +102,14 @@ def _drawn(rule: Any, values: Mapping[str, Any], uniform: Uniform, is_text: bool
         case (low, high, step):
             return _whole(_number(low, values), _number(high, values), _number(step, values), uniform)
         case str() if not is_text:
-            return constraints.value(rule, values)
+            return constraints.formula_value(rule, values)
         case None | bool() | int() | float() | str():
             return rule
     raise constraints.NotArithmetic(f"{rule!r:.60} is no rule")
 
 
 def _number(end: Any, values: Mapping[str, Any]) -> int:
-    return int(constraints.value(end, values) if isinstance(end, str) else end)
+    return int(constraints.formula_value(end, values) if isinstance(end, str) else end)
 
 
 def _whole(low: int, high: int, step: int | None, uniform: Uniform) -> int:

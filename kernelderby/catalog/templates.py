@@ -41,7 +41,7 @@ def left_out(folder: Path) -> dict[str, str]:
     return convert(f"{path}: left_out", read_toml(path).get("left_out", {}), dict[str, str])
 
 
-def made(folder: Path, definitions: Mapping[str, Definition]) -> Iterator[Solution]:
+def template_solutions(folder: Path, definitions: Mapping[str, Definition]) -> Iterator[Solution]:
     """The solutions of a template, one for each definition. DerbyError: a field is wrong, a definition is unknown, or a
     left-out definition still has a packed solution."""
     path = folder / "solution.toml"

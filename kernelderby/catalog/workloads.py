@@ -125,7 +125,7 @@ def workload_of(where: str, raw: dict[str, Any], definition: Definition) -> Work
         _check_input(f"{where}: workload.inputs.{name}", given, definition.inputs[name])
     sizes = definition.sizes(axes)
     for text in definition.constraints:
-        if constraints.holds(text, sizes) is False:
+        if constraints.relation_holds(text, sizes) is False:
             raise DerbyError(
                 f"{where}: workload.axes: {text!r:.80}, which {definition.path.name} demands, does not "
                 "hold; mend the sizes"

@@ -41,7 +41,7 @@ def command(
     from kernelderby.report.shapes import shapes_answer
     from kernelderby.shapes.model import read_model
     from kernelderby.shapes.rules import generated_inputs, shapes_of
-    from kernelderby.shapes.standing import committed, standing_shapes, write_standing
+    from kernelderby.shapes.standing import configuration_file, standing_shapes, write_standing
     from kernelderby.store.files import write_whole
     from kernelderby.store.locate import writable_set
 
@@ -54,7 +54,7 @@ def command(
     if config is None:
         title, shapes = "the standing set", standing_shapes(catalog)
     else:
-        model = read_model(committed(config), sharing)
+        model = read_model(configuration_file(config), sharing)
         title, shapes = f"{model.name} on {sharing} GPUs", shapes_of(catalog, model, counts(tokens))
     chosen = [shape for shape in shapes if not definitions or shape.definition.name in definitions]
     lines = [shape.line(generated_inputs(catalog, shape.definition)) for shape in chosen]

@@ -23,7 +23,7 @@ from pathlib import Path
 from kernelderby import __version__
 from kernelderby.catalog import Solution
 from kernelderby.deploy.contents import NAME, contents
-from kernelderby.deploy.winners import AllWinners, without
+from kernelderby.deploy.winners import AllWinners, without_solutions
 from kernelderby.errors import DerbyError
 from kernelderby.hardware import find_gpu
 from kernelderby.store.counts import counted
@@ -70,7 +70,7 @@ def export_wheel(
     if architecture is None:
         raise DerbyError(f"--gpu: {found.gpus[0]} has no nvcc architecture here; there are {', '.join(ARCHITECTURES)}")
     libraries, not_built = build_libraries(solutions, architecture, build, told)
-    kept = without(found, not_built)
+    kept = without_solutions(found, not_built)
     files = {f"{NAME}/{path}": data for path, data in {**contents(kept), **libraries}.items()}
     version = f"{__version__}+{gpu.id if gpu else ''}.{kept.measured[1].replace('-', '')}.{_digest(files)}"
     info = f"{NAME}-{version}.dist-info"
@@ -157,7 +157,7 @@ def refused(solution: Solution) -> str | None:
 def export_hub(found: AllWinners, folder: Path, texts: Mapping[str, bytes]) -> Exported:
     """Writes the folder. Files of an earlier export are replaced, others stay. texts: licences."""
     solutions = [each for operator in found.operators for each in operator.solutions]
-    kept = without(found, {each.name: reason for each in solutions if (reason := refused(each))})
+    kept = without_solutions(found, {each.name: reason for each in solutions if (reason := refused(each))})
     files = contents(kept)
     digest = hashlib.sha256(b"\0".join(files[path] for path in sorted(files))).hexdigest()[:8]
     for backend in BACKENDS:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kernelderby.catalog import Catalog, Definition, Solution, Workload
-from kernelderby.catalog.constraints import solved
+from kernelderby.catalog.constraints import solved_size
 from kernelderby.catalog.libraries import library_of
 from kernelderby.catalog.selection import SCORED
 from kernelderby.catalog.traces import fresh_workloads
@@ -176,7 +176,7 @@ def _timed(
     return TimedShape(tuple(workload.axes[axis] for axis in choosing_axes(definition)), us, workload.origin or "")
 
 
-def without(found: AllWinners, reasons: Mapping[str, str]) -> AllWinners:
+def without_solutions(found: AllWinners, reasons: Mapping[str, str]) -> AllWinners:
     """The winners without some solutions; the loss of the choice is computed from the others. reasons: solution -> why
     it is left out."""
     operators = []
@@ -235,7 +235,7 @@ def choosing_axes(definition: Definition) -> list[str]:
     of a paged cache, the slots of states), because a call reads only the part that its indices name."""
     known, kept = {axis: size for axis, size in definition.axes.items() if size is not None}, []
     for axis in (axis for axis, size in definition.axes.items() if size is None):
-        follows = any(solved(each, axis, known) is not None for each in definition.constraints)
+        follows = any(solved_size(each, axis, known) is not None for each in definition.constraints)
         known[axis] = _SOME_SIZE
         if not follows and not any(name in definition.inputs for name in POOLS.get(axis, ())):
             kept.append(axis)

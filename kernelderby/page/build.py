@@ -15,7 +15,7 @@ from kernelderby.page.changes import changes, rows_before
 from kernelderby.page.environments import Environments
 from kernelderby.page.model.page import FIELDS, KINDS, PageModel
 from kernelderby.page.model.races import ShownRace
-from kernelderby.page.operators import in_order, shown_gpus, shown_operator, shown_solution
+from kernelderby.page.operators import ordered_workloads, shown_gpus, shown_operator, shown_solution
 from kernelderby.page.races import Samples, races_of
 from kernelderby.page.recordings import recordings
 from kernelderby.page.scores import leads, protocols, scores
@@ -46,7 +46,9 @@ def page_of(catalog: Catalog, against: Path | None = None) -> BuiltPage:
     groups = catalog.row_groups() if catalog.is_large else groups_of(rows)
     has_samples = not catalog.is_large
     by_definition = _by_definition(rows)
-    workloads = {name: in_order(catalog.shapes(name, by_definition.get(name, ()))) for name in catalog.definitions}
+    workloads = {
+        name: ordered_workloads(catalog.shapes(name, by_definition.get(name, ()))) for name in catalog.definitions
+    }
     solutions = {name: {each.name: each for each in catalog.solutions_of(name)} for name in catalog.definitions}
     environments, warnings = Environments(), list[LeftOut]()
     races: list[tuple[ShownRace, list[list[Samples]]]] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kernelderby.page.model.recordings import ShownKernel, ShownKernels
-from kernelderby.page.text import six, words
+from kernelderby.page.text import rounded, words
 from kernelderby.profile.kernels.summary import KernelRow, Total
 from kernelderby.report.profile.findings import told_finding
 from kernelderby.report.profile.kernels import KernelsOf
@@ -20,11 +20,11 @@ def shown_kernels(found: KernelsOf, title: str) -> ShownKernels:
         words(title),
         words(table.gpu or "GPU not named"),
         words(table.form),
-        six(table.total_ns / 1e3),
-        six(table.unknown.share),
-        six(table.guessed.share),
+        rounded(table.total_ns / 1e3),
+        rounded(table.unknown.share),
+        rounded(table.guessed.share),
         tuple(_kernel(row) for row in first),
-        (rest.names, six(rest.share)) if rest else (0, 0.0),
+        (rest.names, rounded(rest.share)) if rest else (0, 0.0),
         {
             "library": _totals(table.by_library),
             "role": _totals(table.by_role),
@@ -47,13 +47,15 @@ def _kernel(row: KernelRow) -> ShownKernel:
         told.role.value,
         words(told.dtype or ""),
         words(told.architecture or ""),
-        six(row.share),
-        six(row.total_ns / 1e3),
+        rounded(row.share),
+        rounded(row.total_ns / 1e3),
         row.instances,
-        six(row.average_ns / 1e3),
-        six(row.median_ns / 1e3) if row.median_ns is not None else None,
+        rounded(row.average_ns / 1e3),
+        rounded(row.median_ns / 1e3) if row.median_ns is not None else None,
     )
 
 
 def _totals(totals: Sequence[Total]) -> tuple[tuple[str, float, float, int], ...]:
-    return tuple((words(each.key), six(each.share), six(each.total_ns / 1e3), each.instances) for each in totals)
+    return tuple(
+        (words(each.key), rounded(each.share), rounded(each.total_ns / 1e3), each.instances) for each in totals
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from kernelderby.page.model.recordings import ShownLayerColumn, ShownLayerRow, ShownLayers, ShownModule
-from kernelderby.page.text import six, words
+from kernelderby.page.text import rounded, words
 from kernelderby.profile.layers.map import LayerLine
 from kernelderby.profile.layers.sums import LayerColumn
 from kernelderby.profile.layers.table import LayerTable, layer_table
@@ -32,9 +32,9 @@ def _column(table: LayerTable, column: LayerColumn) -> ShownLayerColumn:
         tuple(map(words, column.facts)),
         had,
         of,
-        six(column.layer_us),
-        six(column.model_us),
-        six(column.overlapped_us),
+        rounded(column.layer_us),
+        rounded(column.model_us),
+        rounded(column.overlapped_us),
         tuple(_placed(table, column)),
     )
 
@@ -68,7 +68,7 @@ def _placed(table: LayerTable, column: LayerColumn) -> list[ShownModule]:
 
 
 def _module(module: tuple[str, str], column: LayerColumn, start: float, lane: int) -> ShownModule:
-    return ShownModule(words(module[0]), words(module[1]), six(column.modules[module]), six(start), lane)
+    return ShownModule(words(module[0]), words(module[1]), rounded(column.modules[module]), rounded(start), lane)
 
 
 def _rows(table: LayerTable, group: str) -> list[ShownLayerRow]:
@@ -88,8 +88,8 @@ def _row(table: LayerTable, place: tuple[str, ...], times: list[float | None]) -
         words(place[0]),
         words(place[1]) if len(place) > 1 else "",
         "",
-        tuple(map(six, times)),
-        tuple((six(each.ratio), each.shared, each.of) if each else None for each in ratios),
+        tuple(map(rounded, times)),
+        tuple((rounded(each.ratio), each.shared, each.of) if each else None for each in ratios),
     )
 
 
@@ -99,6 +99,6 @@ def _kernel_row(table: LayerTable, line: LayerLine) -> ShownLayerRow:
         words(line[0]),
         words(line[1]),
         words(line[2]),
-        tuple(six(column.lines.get(line)) for column in table.columns),
-        tuple((six(each.ratio), each.shared, each.of) if each else None for each in ratios),
+        tuple(rounded(column.lines.get(line)) for column in table.columns),
+        tuple((rounded(each.ratio), each.shared, each.of) if each else None for each in ratios),
     )

@@ -11,7 +11,7 @@ from kernelderby.catalog.groups import RowGroup
 from kernelderby.catalog.selection import shortest_labels
 from kernelderby.hardware import Gpu, gpu_id, gpus
 from kernelderby.page.model.operators import ShownGpu, ShownOperator, ShownShape, ShownSolution
-from kernelderby.page.text import six, words
+from kernelderby.page.text import rounded, words
 from kernelderby.roofline.floors import arithmetic_intensity, floors, operator_regime
 from kernelderby.roofline.listing import dtypes_of
 from kernelderby.rows.measurement import Cost
@@ -49,7 +49,7 @@ def _shown_gpu(identity: str, name: str, rows: int, gpu: Gpu | None) -> ShownGpu
     )
 
 
-def in_order(workloads: Sequence[Workload]) -> list[Workload]:
+def ordered_workloads(workloads: Sequence[Workload]) -> list[Workload]:
     """Sorted by shape_id, or by axes without one: the order of every table of the page."""
     return sorted(
         workloads, key=lambda each: (-1 if each.shape_id is None else each.shape_id, *each.axes.values(), each.uuid)
@@ -95,8 +95,8 @@ def _shape(workload: Workload, label: str, known: Sequence[Gpu | None], in_place
         workload.call_count,
         float(sum(cost.flops.values())) if cost else None,
         float(cost.bytes_read + cost.bytes_written) if cost else None,
-        six(arithmetic_intensity(cost)) if cost else None,
-        tuple((six(each.floor_us), each.regime) if each else None for each in found),
+        rounded(arithmetic_intensity(cost)) if cost else None,
+        tuple((rounded(each.floor_us), each.regime) if each else None for each in found),
         tuple(flops_per_second(cost, each.floor_us) if each else None for each in found),
     )
 
@@ -104,7 +104,7 @@ def _shape(workload: Workload, label: str, known: Sequence[Gpu | None], in_place
 def flops_per_second(cost: Cost | None, time_us: float) -> float | None:
     """None without a counted cost or without arithmetic."""
     flops = sum(cost.flops.values()) if cost else 0
-    return six(flops / time_us * 1e6) if flops and time_us else None
+    return rounded(flops / time_us * 1e6) if flops and time_us else None
 
 
 def shown_solution(solution: Solution, root: Path) -> ShownSolution:
@@ -115,12 +115,12 @@ def shown_solution(solution: Solution, root: Path) -> ShownSolution:
         words(solution.author),
         words(solution.language),
         words(solution.description),
-        needs(solution),
+        requirements_text(solution),
         words(place.relative_to(root).as_posix()) if place.is_relative_to(root) else "",
     )
 
 
-def needs(solution: Solution) -> str:
+def requirements_text(solution: Solution) -> str:
     """The solution's requirements on a machine, in words."""
     asked = solution.requires
     parts = [*asked.modules, *asked.executables]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from kernelderby.errors import DerbyError
 from kernelderby.page.model.recordings import ShownPipeline, ShownStage
-from kernelderby.page.text import six, words
+from kernelderby.page.text import rounded, words
 from kernelderby.profile.stages.walk import BETWEEN, NOT_ITEMISED, Pipeline
 from kernelderby.profile.stages.whatif import SPEEDUPS, amdahl, whatif
 from kernelderby.report.profile.notes import stage_notes
@@ -30,23 +30,23 @@ def shown_pipeline(pipeline: Pipeline, source: str, title: str) -> ShownPipeline
         words(pipeline.gpu or "GPU not named"),
         words(source),
         "us an invocation" if pipeline.invocations else "us in all",
-        six(cost / calls / 1e3),
-        six(pipeline.span_ns / calls / 1e3) if pipeline.span_ns else None,
+        rounded(cost / calls / 1e3),
+        rounded(pipeline.span_ns / calls / 1e3) if pipeline.span_ns else None,
         tuple(
             ShownStage(
                 words(row.name),
                 words(row.title),
-                six(pipeline.time_ns(row) / calls / 1e3),
-                six(pipeline.time_ns(row) / cost) if cost else 0.0,
+                rounded(pipeline.time_ns(row) / calls / 1e3),
+                rounded(pipeline.time_ns(row) / cost) if cost else 0.0,
                 row.name in (BETWEEN, NOT_ITEMISED),
-                tuple(map(six, gains.get(row.name, ()))),
+                tuple(map(rounded, gains.get(row.name, ()))),
                 tuple(map(words, stage_notes(row))),
             )
             for row in pipeline.stages
             if row.total_ns
         ),
         tuple(
-            (words(row.kind), six(row.total_ns / 1e3), six(row.total_ns / pipeline.total_ns))
+            (words(row.kind), rounded(row.total_ns / 1e3), rounded(row.total_ns / pipeline.total_ns))
             for row in pipeline.outside
             if row.total_ns
         ),
@@ -92,9 +92,9 @@ def _column(
                     words(str(name)),
                     words(str(what)),
                     cell[0],
-                    six(share),
+                    rounded(share),
                     name in (BETWEEN, NOT_ITEMISED),
-                    tuple(map(six, gains)) if share < 1 else (),
+                    tuple(map(rounded, gains)) if share < 1 else (),
                 )
             )
     if total is None:
@@ -120,4 +120,4 @@ def _cell(where: str, text: str) -> tuple[float, float | None] | None:
     found = _CELL.fullmatch(text)
     if not found:
         raise DerbyError(f"{where}: {text!r} is no time such as 3.18 (1.2%); mend it")
-    return float(found[1]), six(float(found[2]) / 100) if found[2] else None
+    return float(found[1]), rounded(float(found[2]) / 100) if found[2] else None

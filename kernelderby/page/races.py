@@ -12,7 +12,7 @@ from kernelderby.page.environments import Environments, clocks_in_words
 from kernelderby.page.model.page import KINDS
 from kernelderby.page.model.races import ShownCell, ShownLead, ShownOrder, ShownRace, ShownRow, ShownStanding, ShownTime
 from kernelderby.page.operators import flops_per_second
-from kernelderby.page.text import interval, six, words
+from kernelderby.page.text import interval, rounded, words
 from kernelderby.rank import Ranking, Ratio, Summary, rank
 from kernelderby.rank.model import NOT_MEASURED, Cell
 from kernelderby.report.ranking.notes import notes
@@ -135,11 +135,11 @@ def _cell(
         words(row.message or row.graph_missing)[:400],
         row.timestamp,
         words(row.solution_hash or ""),
-        six(row.host_us),
-        six(row.wall_us),
-        six(selection.empty_kernel_us(row, "graph" if row.time("graph") else "eager")),
-        six(min(correct.matched_ratio.values())) if correct and correct.matched_ratio else None,
-        six(correct.relative_error_norm) if correct and isfinite(correct.relative_error_norm) else None,
+        rounded(row.host_us),
+        rounded(row.wall_us),
+        rounded(selection.empty_kernel_us(row, "graph" if row.time("graph") else "eager")),
+        rounded(min(correct.matched_ratio.values())) if correct and correct.matched_ratio else None,
+        rounded(correct.relative_error_norm) if correct and isfinite(correct.relative_error_norm) else None,
         environments.place(row),
         clocks_in_words(row),
     )
@@ -150,12 +150,12 @@ def _time(cell: Cell | None, ranking: Ranking | None, place: int, workload: Work
         return None
     low, high = _whisker(ranking, place, cell.ratio)
     return ShownTime(
-        six(cell.latency_us),
+        rounded(cell.latency_us),
         low,
         high,
         interval(cell.ratio),
-        six(cell.share_of_floor),
-        six(cell.fair_share),
+        rounded(cell.share_of_floor),
+        rounded(cell.fair_share),
         flops_per_second(workload.cost, cell.latency_us),
     )
 
@@ -165,7 +165,7 @@ def _whisker(ranking: Ranking, place: int, ratio: Ratio | None) -> tuple[float |
     base = ranking.rows[place].cells[ranking.baseline].latency_us if ranking.baseline else None
     if base is None or ratio is None or ratio.low is None or ratio.high is None:
         return None, None
-    return six(base * ratio.low), six(base * ratio.high)
+    return rounded(base * ratio.low), rounded(base * ratio.high)
 
 
 def _order(ranking: Ranking, names: Sequence[str]) -> ShownOrder:
@@ -187,8 +187,8 @@ def _order(ranking: Ranking, names: Sequence[str]) -> ShownOrder:
             for row in ranking.rows
         ),
         lead=_lead(ranking),
-        share=six(share.measured),
-        fair=six(fair.measured),
+        share=rounded(share.measured),
+        fair=rounded(fair.measured),
         with_share=share.shapes,
         middle=shares.index(share.measured) if share.measured is not None else None,
         notes=tuple(map(words, ranking.notes)),
@@ -202,7 +202,7 @@ def _standing(summary: Summary) -> ShownStanding:
         summary.place,
         summary.passed,
         interval(summary.geomean),
-        six(summary.total_us),
+        rounded(summary.total_us),
         summary.wins,
         summary.ties,
         summary.losses,

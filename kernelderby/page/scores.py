@@ -11,7 +11,7 @@ from kernelderby.catalog.groups import RowGroup
 from kernelderby.errors import DerbyError
 from kernelderby.hardware import gpu_id
 from kernelderby.page.model.operators import ShownScore
-from kernelderby.page.text import six, words
+from kernelderby.page.text import rounded, words
 from kernelderby.rank.by_importance import Contender
 from kernelderby.rank.leads import leads_on_legs
 from kernelderby.report.leads import sentence
@@ -62,13 +62,13 @@ def _score(gpu: str, protocol: str, each: Contender) -> ShownScore:
         gpu,
         words(protocol),
         words(each.name),
-        six(each.share.measured),
-        six(each.share.everywhere),
-        six(each.fair.measured),
-        six(each.fair.everywhere),
+        rounded(each.share.measured),
+        rounded(each.share.everywhere),
+        rounded(each.fair.measured),
+        rounded(each.fair.everywhere),
         each.share.operators,
         each.share.of_operators,
-        six(each.share.weight),
+        rounded(each.share.weight),
         each.shapes,
         each.of_shapes,
     )

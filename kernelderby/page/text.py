@@ -12,7 +12,7 @@ words = plain  # names and messages come from data: one line, without control ch
 Number = TypeVar("Number", float, None, float | None)
 
 
-def six(value: Number) -> Number:
+def rounded(value: Number) -> Number:
     """Six digits: more than any measurement has, and half as long in the file."""
     return None if value is None else float(f"{value:.6g}")
 
@@ -20,4 +20,4 @@ def six(value: Number) -> Number:
 def interval(ratio: Ratio | None) -> ShownInterval | None:
     if ratio is None:
         return None
-    return ShownInterval(six(ratio.value), six(ratio.low), six(ratio.high), ratio.interval, ratio.verdict)
+    return ShownInterval(rounded(ratio.value), rounded(ratio.low), rounded(ratio.high), ratio.interval, ratio.verdict)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from kernelderby.page.model.recordings import ShownLane, ShownTimeline
-from kernelderby.page.text import six, words
+from kernelderby.page.text import rounded, words
 from kernelderby.profile.kernels.attribution import Role, attribute
 from kernelderby.profile.names import short_name
 from kernelderby.profile.spans import KernelSum, Profile, Span, SpanKind
@@ -74,7 +74,7 @@ def shown_timeline(profile: Profile, title: str) -> ShownTimeline | None:
                 f"GPU {gpu_label(process, device, several)}",
                 f"stream {stream}",
                 lane.operations,
-                six(lane.busy_ns / 1e3),
+                rounded(lane.busy_ns / 1e3),
                 *_rows(lane.shown, begin, {name: place for place, name in enumerate(names)}),
             )
             for (process, device, stream), lane in shown.items()
@@ -111,7 +111,7 @@ def _roles(sums: Iterable[KernelSum]) -> tuple[tuple[str, int, float], ...]:
         role = attribute(each.name, each.kind).role
         times[role] += each.total_ns  # type: ignore[assignment]  # exact in ns, or a table's float
         counts[role] += each.instances
-    return tuple((role.value, counts[role], six(time / 1e3)) for role, time in times.most_common())
+    return tuple((role.value, counts[role], rounded(time / 1e3)) for role, time in times.most_common())
 
 
 def _invocations(spans: Iterable[Span], begin: int) -> Iterable[tuple[str, int, int]]:

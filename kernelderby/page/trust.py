@@ -17,7 +17,7 @@ from kernelderby.page.model.trust import (
     ShownOutdated,
     ShownTrust,
 )
-from kernelderby.page.operators import needs
+from kernelderby.page.operators import requirements_text
 from kernelderby.page.text import words
 from kernelderby.rank.model import NOT_MEASURED, PASSED
 from kernelderby.roofline import selection
@@ -111,5 +111,5 @@ def _missing(catalog: Catalog, counted: Sequence[RowGroup]) -> Iterable[ShownMis
         for solution in sorted(catalog.solutions_of(definition), key=lambda each: each.name):
             if solution.name not in names:
                 yield ShownMissing(
-                    words(definition), gpu, words(solution.name), words(solution.author), needs(solution)
+                    words(definition), gpu, words(solution.name), words(solution.author), requirements_text(solution)
                 )

@@ -15,7 +15,7 @@ NEAR = 128  # pairs that are compared in a field, but at least one for each solu
 Times = dict[str, dict[str, float]]  # solution -> uuid -> latency in us, for passed rows
 
 
-def reach(solutions: int) -> int:
+def max_distance(solutions: int) -> int:
     """The maximum distance, in places, of two solutions that are compared. Up to eleven solutions all pairs are
     compared. With more solutions the distance shrinks, so that the work grows with their number and not with its
     square."""
@@ -97,7 +97,7 @@ def order_dependences(
         without = (weighted.sum(axis=1, keepdims=True) - weighted) / (counted.sum(axis=1, keepdims=True) - counted)
     classes = np.array([coverage_class(times[solution], asked[solution] if asked else uuids) for solution in ordered])
     found = []
-    for apart in range(1, min(len(ordered), reach(len(ordered)) + 1)):
+    for apart in range(1, min(len(ordered), max_distance(len(ordered)) + 1)):
         # Rounding must not swap equal solutions; NaN (no workload left) compares false.
         flips = without[:-apart] > without[apart:] + 1e-9
         same = (classes[:-apart] == classes[apart:]) & (classes[apart:] != 2)

@@ -17,7 +17,7 @@ import numpy as np
 
 from kernelderby.rank.input import RankingInput
 from kernelderby.rank.model import Pair
-from kernelderby.rank.order import reach
+from kernelderby.rank.order import max_distance
 from kernelderby.statistics.bootstrap import (
     CHUNK,
     RESAMPLES,
@@ -162,7 +162,7 @@ def _add(
 def wanted(solutions: int, baseline: int | None) -> tuple[Integers, Integers]:
     """For each pair the places of both in the order, the first before the second; sorted."""
     found: set[tuple[int, int]] = set()
-    near = reach(solutions)
+    near = max_distance(solutions)
     for place in range(solutions):
         found.update((place, other) for other in range(place + 1, min(place + near + 1, solutions)))
         found.update(

@@ -17,14 +17,14 @@ _SHARES = ("change", "low", "high", "noise", "detectable")
 _EXIT = {NO_REGRESSION: 0, REGRESSION: 1, CANNOT_TELL: 2}
 
 
-def overall(found: Sequence[Any]) -> str:
+def overall_verdict(found: Sequence[Any]) -> str:
     """The verdict over all workloads: a regression if there is one, otherwise "cannot tell" if there is one."""
     verdicts = {each.verdict for each in found}
     return next((each for each in (REGRESSION, CANNOT_TELL) if each in verdicts), NO_REGRESSION)
 
 
 def exit_code(found: Sequence[Any]) -> int:
-    return _EXIT[overall(found)]
+    return _EXIT[overall_verdict(found)]
 
 
 def gate_answer(
@@ -37,7 +37,7 @@ def gate_answer(
         found,
         lambda: {
             **{"base": names[0], "candidate": names[1], "machine": machine, "least_percent": 100 * least},
-            **{"verdict": overall(found), "exit_code": exit_code(found)},
+            **{"verdict": overall_verdict(found), "exit_code": exit_code(found)},
             "workloads": rows,
             "notes": list(notes),
         },
@@ -99,7 +99,7 @@ def _report(names: tuple[str, str], machine: str, least: float, found: Sequence[
     )
     failures = [f"{labels[each.workload.uuid]}: {each.failure}" for each in found if each.failure]
     return Report(
-        f"derby gate: {overall(found)}",
+        f"derby gate: {overall_verdict(found)}",
         (f"{names[0]} → {names[1]} · {machine}" + (f" · {' and '.join(kinds)} time" if kinds else ""),),
         (Table("Workloads", columns, rows, caption, key_columns=2),),
         (*failures, *notes),

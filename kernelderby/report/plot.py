@@ -57,7 +57,7 @@ def stacked_bars(
                 _inside(axes, left + value / 2, place, part, value, looks[part], width, as_share)
             left += value
         axes.text(left + 0.008 * width, place, in_digits(total, unit.partition(" ")[0]), va="center", fontsize=9)
-    axes.set_yticks(range(len(bars)), [cut(name) for name in bars])
+    axes.set_yticks(range(len(bars)), [shortened_label(name) for name in bars])
     axes.set_ylim(max(len(bars) - 0.4, 0.9), -0.6 if len(bars) > 1 else -0.9)
     end = 100 if as_share else longest
     axes.set_xlim(0, end * 1.1)
@@ -89,7 +89,7 @@ def bars(
         axes.barh(place, value, height=0.72, color=color, hatch=hatch, edgecolor="white", linewidth=0.8)
         share = f"  {value / total:.1%}" if total else ""
         axes.text(value, place, f" {in_digits(value, unit)}{share}", va="center", fontsize=8.5)
-    axes.set_yticks(range(len(values)), [cut(name) for name in values], fontsize=8.5)
+    axes.set_yticks(range(len(values)), [shortened_label(name) for name in values], fontsize=8.5)
     axes.invert_yaxis()
     axes.set_xlim(0, max(values.values(), default=1) * 1.3)
     if groups:
@@ -112,7 +112,7 @@ def dots(rows: Mapping[str, Mapping[str, float]], path: Path, *, title: str, uni
         points = [(values[key], place) for place, values in enumerate(rows.values()) if key in values]
         look = {"color": looks[key][0], "marker": MARKERS[index % 6], "edgecolor": "white", "linewidth": 0.6}
         axes.scatter(*zip(*points, strict=True), s=52, zorder=2, label=key, clip_on=False, **look)
-    axes.set_yticks(range(len(rows)), [cut(name) for name in rows])
+    axes.set_yticks(range(len(rows)), [shortened_label(name) for name in rows])
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.set_xlim(0, furthest * 1.08)
     axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False, fontsize=9)
@@ -130,7 +130,7 @@ def differences(values: Mapping[str, float], path: Path, *, title: str, unit: st
         number = in_digits(abs(value), unit.partition(" ")[0])
         axes.text(value, place, f" {sign}{number} ", va="center", ha=side, fontsize=8.5)
     axes.axvline(0, color="#666666", linewidth=0.8)
-    axes.set_yticks(range(len(values)), [cut(name) for name in values], fontsize=8.5)
+    axes.set_yticks(range(len(values)), [shortened_label(name) for name in values], fontsize=8.5)
     axes.invert_yaxis()
     least, most = min(values.values(), default=0), max(values.values(), default=0)
     axes.set_xlim(min(-0.15 * widest, least * 1.25), max(0.15 * widest, most * 1.25))
@@ -218,7 +218,7 @@ def _legend(
     handles = []
     for part in parts:
         color, hatch = looks[part]
-        label = cut(f"{part}  {meanings.get(part, '')}".strip(), 44)
+        label = shortened_label(f"{part}  {meanings.get(part, '')}".strip(), 44)
         handles.append(Patch(facecolor=color, hatch=hatch, edgecolor="white", label=label))
     axes.legend(handles=handles, loc=loc, bbox_to_anchor=bbox_to_anchor, frameon=False, fontsize=9)
 
@@ -241,5 +241,5 @@ def in_digits(value: float, unit: str) -> str:
     return f"{value:.{digits}f} {unit}".strip()
 
 
-def cut(text: str, longest: int = LONGEST) -> str:
+def shortened_label(text: str, longest: int = LONGEST) -> str:
     return text if len(text) <= longest else text[: longest - 1] + "…"

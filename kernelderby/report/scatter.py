@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelderby.report.numbers import percent
-from kernelderby.report.plot import MARKERS, PALETTE, cut, entitle, finish, in_digits, looks_of, new_figure
+from kernelderby.report.plot import MARKERS, PALETTE, entitle, finish, in_digits, looks_of, new_figure, shortened_label
 
 REGIMES = {"C": "C  more than 10 flop / byte", "M": "M  fewer", "I": "I  no arithmetic"}
 NAMED_FROM = 2.0  # percent of importance from which an operator's mark has a name
@@ -38,7 +38,7 @@ def shares(
         place, size = (intensity or edge, share), 40 + 30 * importance
         axes.scatter(*place, s=size, facecolor="none", edgecolor=colors[regime], linewidth=1.6)
         if importance >= named_from:
-            text = f"{cut(name, 34)} {percent(share)}"
+            text = f"{shortened_label(name, 34)} {percent(share)}"
             names.append(axes.annotate(text, place, xytext=(7, 5), textcoords="offset points", fontsize=8))
     axes.axhline(1, color="#666666", linewidth=0.8)
     axes.set_xscale("log")
@@ -111,8 +111,8 @@ def lanes(
         color = looks[name][0]
         axes.hlines(at, low, high, color=color, linewidth=2.5, alpha=0.5)
         look = {"marker": MARKERS[index % 8], "edgecolor": "white", "linewidth": 0.4}
-        axes.scatter(middle, at, s=26, color=color, label=cut(name, 44), zorder=3, **look)
-    axes.set_yticks(range(len(rows)), [cut(name) for name in rows], fontsize=8.5)
+        axes.scatter(middle, at, s=26, color=color, label=shortened_label(name, 44), zorder=3, **look)
+    axes.set_yticks(range(len(rows)), [shortened_label(name) for name in rows], fontsize=8.5)
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False, fontsize=9)

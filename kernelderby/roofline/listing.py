@@ -14,7 +14,7 @@ from kernelderby.catalog.selection import by_origin, of_origin
 from kernelderby.errors import DerbyError
 from kernelderby.hardware import find_gpu, gpu_id
 from kernelderby.roofline.floors import OperatorShare, operator_share
-from kernelderby.roofline.recorded import RecordedTime, against, recorded
+from kernelderby.roofline.recorded import RecordedTime, recorded, with_shares
 from kernelderby.roofline.selection import GroupKey, RowCount, choose_group, group_rows, tallies
 from kernelderby.store.counts import counted
 
@@ -208,4 +208,4 @@ def _best(
 ) -> dict[str, dict[str, RecordedTime]]:
     """GPU id -> uuid -> the fastest passed solution, with its shares of the GPU's peaks."""
     workloads = catalog.workloads(definition.name)
-    return {gpu: against(find_gpu(gpu), workloads, own) for gpu, own in times.items()}
+    return {gpu: with_shares(find_gpu(gpu), workloads, own) for gpu, own in times.items()}

@@ -23,7 +23,7 @@ from kernelderby.roofline.floors import (
     operator_share,
     weighted_share,
 )
-from kernelderby.roofline.recorded import RecordedTime, RecordedTimes, against, recorded
+from kernelderby.roofline.recorded import RecordedTime, RecordedTimes, recorded, with_shares
 from kernelderby.store.counts import counted
 
 PUBLISHED, TRACES = "published", "traces"
@@ -99,7 +99,7 @@ class TimeSource:
                 if (key := (definition, workload.shape_id)) in self.published
             }
         )
-        return against(self.gpu, workloads, found)
+        return with_shares(self.gpu, workloads, found)
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,7 +112,7 @@ def _reached(chosen: CountedRow, kind: str, in_place: bool) -> RecordedTime | No
     )
 
 
-def against(
+def with_shares(
     gpu: Gpu | None, workloads: Iterable[Workload], times: Mapping[str, RecordedTime]
 ) -> dict[str, RecordedTime]:
     """uuid -> its time with both shares, for the workloads with a time."""

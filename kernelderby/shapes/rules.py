@@ -95,11 +95,11 @@ def _sizes(
     values: dict[str, Any] = {**facts, **entry}
     given: dict[str, Any] = {name: size for name, size in definition.axes.items() if size is not None}
     try:
-        if not constraints.value(rule.when, values):
+        if not constraints.formula_value(rule.when, values):
             return None
         for name, formula in rule.sizes.items():
             is_text = name not in definition.axes and name not in definition.inputs
-            given[name] = values[name] = formula if is_text else constraints.value(formula, values)
+            given[name] = values[name] = formula if is_text else constraints.formula_value(formula, values)
         return sizes_of(definition, given)
     except (constraints.NotArithmetic, UnfitDraw):
         return None

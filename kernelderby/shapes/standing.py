@@ -25,7 +25,7 @@ from kernelderby.store.files import write_whole
 CONFIGS = Path(__file__).parent / "configs"
 
 
-def committed(path: Path) -> Path:
+def configuration_file(path: Path) -> Path:
     """The file for a path, or for the name of a committed configuration. DerbyError if it is neither."""
     names = {each.stem: each for each in CONFIGS.glob("*.json")}
     if path.exists() or path.suffix or len(path.parts) != 1:

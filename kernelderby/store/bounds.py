@@ -111,7 +111,7 @@ def bounds() -> Bounds:
     return _now.bounds
 
 
-def what_is_left() -> str:
+def remaining_bounds() -> str:
     """The remaining bounds of this verb for a process that it starts, as Bounds.parse() reads them."""
     found = {name: getattr(_now.bounds, name) for name in Bounds.__dataclass_fields__}
     if _now.until is not None:
@@ -119,7 +119,7 @@ def what_is_left() -> str:
     return ",".join(f"{name}={value:.9f}" for name, value in found.items() if value is not None)
 
 
-def met(name: str, most: float) -> str:
+def bound_text(name: str, most: float) -> str:
     """The end of a message about a bound."""
     unit = next((unit for unit in "GM" if name in ("memory", "unpacked") and most >= _UNITS[unit]), "")
     return f"the bound {name}={most / _UNITS[unit]:.10g}{unit}; remove it, or raise that with {_now.option}"
@@ -128,7 +128,7 @@ def met(name: str, most: float) -> str:
 def expect_few(where: str, what: str, count: int) -> None:
     """DerbyError for more names of a kind than any honest file has."""
     if count > _now.bounds.names:
-        raise DerbyError(f"{where}: {what}: {count:,} are more than {met('names', _now.bounds.names)}")
+        raise DerbyError(f"{where}: {what}: {count:,} are more than {bound_text('names', _now.bounds.names)}")
 
 
 # ------------------------------------------------------------------------------------------------------------- a file
@@ -141,20 +141,24 @@ def reading(path: object) -> Iterator[None]:
     _now.last, limits = str(path), _now.bounds
     if told := _now.over.get(str(path)):
         raise DerbyError(told)
-    left, bound = limits.file, met("file", limits.file)
+    left, bound = limits.file, bound_text("file", limits.file)
     if _now.until is not None and (rest := _now.until - time.monotonic()) < left:
-        left, bound = rest, met("time", limits.time or 0)
+        left, bound = rest, bound_text("time", limits.time or 0)
         if rest <= 0:
             raise DerbyError(f"{path}: not read: other files took most of {bound}")
     try:
         with _timed(_Deadline(f"{path}: takes longer than {bound}", time.process_time() + left)):
             yield
     except MemoryError:
-        bound = met("memory", limits.memory) if limits.memory else "there is; name fewer files, or end other programs"
+        bound = (
+            bound_text("memory", limits.memory)
+            if limits.memory
+            else "there is; name fewer files, or end other programs"
+        )
         raise _over_bound(f"{path}: needs more memory than {bound}") from None
 
 
-def in_hand(path: object) -> None:
+def now_reading(path: object) -> None:
     """Names the file that is read piece by piece from here on, for the message at the end of the verb."""
     _now.last = str(path)
 
@@ -266,7 +270,7 @@ def enforced(asked: Bounds | None, verb: str, lives_on: bool = False) -> Iterato
     _now.option = "$DERBY_BOUNDS" if lives_on else "--bounds"
     _now.until = began + limits.time * _OF_READING if limits.time else None
     _now.over.clear()
-    entry = _Deadline(f"{verb}: takes longer than {met('time', limits.time or 0)}", began + (limits.time or 0))
+    entry = _Deadline(f"{verb}: takes longer than {bound_text('time', limits.time or 0)}", began + (limits.time or 0))
     try:
         with _memory(limits.memory, _held() if lives_on else 0), _ended(entry, limits.time, lives_on):
             yield
@@ -277,7 +281,7 @@ def enforced(asked: Bounds | None, verb: str, lives_on: bool = False) -> Iterato
     except MemoryError:
         if not limits.memory:
             raise
-        raise DerbyError(f"{verb}: needs more memory than {met('memory', limits.memory)}{_of_file()}") from None
+        raise DerbyError(f"{verb}: needs more memory than {bound_text('memory', limits.memory)}{_of_file()}") from None
     finally:
         _now.bounds, _now.verb, _now.option, _now.until, _now.last = before
         _now.over.clear()

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from kernelderby.errors import DerbyError
-from kernelderby.store.bounds import bounds, met
+from kernelderby.store.bounds import bound_text, bounds
 
 UNFINISHED = ".unfinished"
 LARGEST = 1 << 30  # bytes of a file that is read at once; a hundred thousand rows take less
@@ -61,7 +61,7 @@ def unpacked(path: Path, packed: bool) -> bytes:
     except (OSError, EOFError, zlib.error) as error:
         raise DerbyError(f"{path}: cannot be read whole ({error}); copy or write it again") from None
     if size > most:
-        raise DerbyError(f"{path}: {'unpacks to' if packed else 'has'} over {met('unpacked', most)}")
+        raise DerbyError(f"{path}: {'unpacks to' if packed else 'has'} over {bound_text('unpacked', most)}")
     return b"".join(pieces)
 
 

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 from kernelderby.errors import DerbyError
-from kernelderby.store.bounds import bounds, met
+from kernelderby.store.bounds import bound_text, bounds
 
 SECONDS = 1.0  # of CPU time for one name, a quarter to compile; sound patterns take microseconds
 LONGEST = 1000  # letters
@@ -42,7 +42,9 @@ class Pattern:
             return bool(self._search(name))  # signals reach the main thread alone
         most = bounds().patterns
         if self._taken[0] > most:
-            raise DerbyError(f"{self._where}: {self.pattern!r:.60} and others take longer than {met('patterns', most)}")
+            raise DerbyError(
+                f"{self._where}: {self.pattern!r:.60} and others take longer than {bound_text('patterns', most)}"
+            )
         began = time.process_time()
         try:
             with _limited(f"{self._where}: {self.pattern!r:.60} takes over {SECONDS:g} s on the name {name!r:.60}"):

@@ -13,7 +13,7 @@ from kernelderby.errors import DerbyError
 from kernelderby.profile.filters import make_selection
 from kernelderby.profile.sources.recognise import open_profile
 from kernelderby.shapes.model import read_model
-from kernelderby.shapes.standing import committed
+from kernelderby.shapes.standing import configuration_file
 from tests.capture.kineto import Trace
 from tests.conftest import CHECKOUT
 from tests.profile.make_nsys import Export, global_id
@@ -205,7 +205,7 @@ def test_context_and_a_models_configuration_tell_what_the_trace_does_not(take):
         "vllm::unified_attention_with_output",
         "vllm::moe_forward",
     }
-    model = read_model(committed(CHECKOUT / "kernelderby/shapes/configs/qwen3-30b-a3b.json"), 1)
+    model = read_model(configuration_file(CHECKOUT / "kernelderby/shapes/configs/qwen3-30b-a3b.json"), 1)
     found = shapes(take(trace, facts={"quantized": 0} | model.facts, context=2048))
     assert found["unified_attention"][3]["max_seq_len"] == 2048
     assert found["fused_moe"][2]["intermediate_size"] == 768 and found["fused_moe"][3] == {"routing": "zipf"}

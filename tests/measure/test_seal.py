@@ -14,7 +14,7 @@ from kernelderby.errors import DerbyError
 from kernelderby.measure.judge.secret import of_workload
 from kernelderby.measure.run.plan import Settings, make_plan
 from kernelderby.measure.run.progress import Observer
-from kernelderby.measure.run.seal import commitment, link, sign
+from kernelderby.measure.run.seal import commitment, entry_hash, sign
 from kernelderby.measure.run.verify import verify
 from kernelderby.report.verified import seal_problems
 
@@ -70,7 +70,7 @@ def rewritten(seal, change, again=False):
         told = entry.pop("hash")
         if again:
             entry["previous"] = previous
-            told = previous = link(entry)
+            told = previous = entry_hash(entry)
         entry["hash"] = told
     seal.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
 

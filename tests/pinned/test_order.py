@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from kernelderby.rank.order import coverage_class, order, order_dependences, reach, slowdowns
+from kernelderby.rank.order import coverage_class, max_distance, order, order_dependences, slowdowns
 
 TIMES = {"a": {"w1": 2.0, "w2": 8.0}, "b": {"w1": 4.0, "w2": 4.0}, "c": {"w1": 2.0}, "none": {}}
 
@@ -34,7 +34,7 @@ def test_coverage_is_all_some_or_none():
 
 @pytest.mark.parametrize(("solutions", "near"), [(0, 128), (1, 128), (11, 11), (12, 10), (64, 2), (128, 1), (900, 1)])
 def test_reach(solutions, near):
-    assert reach(solutions) == near
+    assert max_distance(solutions) == near
 
 
 def test_one_workload_that_decides():
@@ -81,7 +81,7 @@ def turned(times, importance, ordered, asked):
 
     found = {}
     for place, first in enumerate(ordered):
-        for second in ordered[place + 1 : place + 1 + reach(len(ordered))]:
+        for second in ordered[place + 1 : place + 1 + max_distance(len(ordered))]:
             classes = {coverage_class(times[name], asked.get(name, importance)) for name in (first, second)}
             if len(classes) == 1 and classes != {2}:
                 turns = [uuid for uuid in importance if slowdown(first, uuid) > slowdown(second, uuid) + 1e-9]

@@ -28,7 +28,7 @@ from msgspec import Struct
 
 from kernelderby.catalog.agreement import out_of_session
 from kernelderby.errors import DerbyError
-from kernelderby.store.bounds import what_is_left
+from kernelderby.store.bounds import remaining_bounds
 from kernelderby.store.fields import LONGEST_LINE
 from kernelderby.store.files import cache_home, opened, write_whole
 
@@ -264,7 +264,7 @@ def _made_apart(root: Path, stretches: Sequence[Stretch]) -> Iterator[Part]:
 
     def make(stretch: Stretch) -> Part:
         if not hasattr(here, "helper"):
-            words = [sys.executable, "-c", _SERVE, str(root), what_is_left()]
+            words = [sys.executable, "-c", _SERVE, str(root), remaining_bounds()]
             here.helper = subprocess.Popen(
                 words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
             )

@@ -52,7 +52,7 @@ class TrialResult:
     notes: tuple[str, ...] = ()
 
 
-def tried(source: str, inputs: Sequence[Tensor], large: Mapping[str, int]) -> TrialResult:
+def run_trial(source: str, inputs: Sequence[Tensor], large: Mapping[str, int]) -> TrialResult:
     """source: the module with run(). large: a size of each variable axis, in case the small sizes fail. DerbyError if
     run() fails, returns something that cannot be an output, or returns other values for the same inputs."""
     run = _loaded(source)
@@ -269,7 +269,7 @@ def _shape(
         seen = [(sizes, shape[place]) for sizes, shape in runs]
         same = [part for name, part in parts.items() if all(sizes[name] == given for sizes, given in seen)]
         if not same and any(given != size for _, given in seen):
-            guess = guessed([*seen, *((sizes, shape[place]) for sizes, shape in more())])
+            guess = guessed_formula([*seen, *((sizes, shape[place]) for sizes, shape in more())])
             told = f"{guess} ({size})" if guess else f"{size}"
             raise DerbyError(
                 f"the reference gives a size of {told} at {_said(small)}, which no input has; {untold(guess, inputs)}"
@@ -278,7 +278,7 @@ def _shape(
     return tuple(found)
 
 
-def guessed(seen: Sequence[tuple[Mapping[str, int], int]]) -> Formula | None:
+def guessed_formula(seen: Sequence[tuple[Mapping[str, int], int]]) -> Formula | None:
     """A formula of one or two axes that fits every size in `seen`."""
     sizes, size = seen[0]
     names = [*sizes]

@@ -91,7 +91,7 @@ def small_cases(
 def _violated(definition: Definition, values: Mapping[str, Any]) -> str | None:
     """The first of the definition's constraints that these sizes break."""
     sizes = {axis: values[axis] for axis in definition.axes if isinstance(values.get(axis), int)}
-    return next((text for text in definition.constraints if constraints.holds(text, sizes) is False), None)
+    return next((text for text in definition.constraints if constraints.relation_holds(text, sizes) is False), None)
 
 
 def _usual_variants(definition: Definition) -> Iterator[dict[str, Any]]:

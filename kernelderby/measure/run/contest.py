@@ -148,7 +148,7 @@ class Contest:
             return trial.verdict
 
         try:
-            return ended(tried)
+            return outcome_of(tried)
         finally:
             racer.seconds += time.monotonic() - start
 
@@ -175,7 +175,7 @@ class Contest:
         except Failed as failed:
             racer.graph_missing, spoiled = f"{failed.status}: {failed.message}", True
         racer.race.series.planned = self._run.settings.rounds * (2 if racer.race.has_graph else 1)
-        end = ended(self._overtaken, racer)
+        end = outcome_of(self._overtaken, racer)
         racer.seconds += time.monotonic() - start
         return end, spoiled
 
@@ -225,7 +225,7 @@ class Contest:
             if sensors and not racer.clocks:
                 racer.clocks.append(sensors.read())
             with run.workers.alone(racer.worker):
-                turn = ended(racer.race.turn, number * (turns.REPEATS + 1) + attempt, racer.iterations)
+                turn = outcome_of(racer.race.turn, number * (turns.REPEATS + 1) + attempt, racer.iterations)
             end = turn.verdict if isinstance(turn, Turn) else turn
             after = sensors.read() if sensors else {}
             disturbed = turns.disturbance(sensors, after, run.workers.on_gpu)
@@ -264,7 +264,7 @@ class Contest:
         for racer in racers:
             self._catch(run.watch.out_of_turn(run.workers.by_name, self._table.device), hidden_work.OUT_OF_TURN)
             caught = self._caught.pop(racer.solution.name, None)
-            if self._goes_on(racer, ended(self._doubt, racer) if caught is None else caught):
+            if self._goes_on(racer, outcome_of(self._doubt, racer) if caught is None else caught):
                 kept.append(racer)
         return [racer for racer in kept if self._goes_on(racer, self._caught.pop(racer.solution.name, PASSED))]
 
@@ -313,7 +313,7 @@ class Contest:
             return None
 
 
-def ended(act: Callable[..., Given], *arguments: Any) -> Given | Verdict | Failed:
+def outcome_of(act: Callable[..., Given], *arguments: Any) -> Given | Verdict | Failed:
     """The result of the judge's work with a worker, or the end of the solution that it raises."""
     try:
         return act(*arguments)

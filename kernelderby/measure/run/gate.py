@@ -21,7 +21,7 @@ from kernelderby.measure.judge.table import JudgesTable
 from kernelderby.measure.machine.environment import GpuSensors
 from kernelderby.measure.machine.probe import Machine, exclusive
 from kernelderby.measure.run import turns
-from kernelderby.measure.run.contest import ended
+from kernelderby.measure.run.contest import outcome_of
 from kernelderby.measure.run.plan import work_of
 from kernelderby.measure.run.workers import ask_to_load
 from kernelderby.measure.wire.process import WorkerProcess, standing_still
@@ -200,7 +200,7 @@ class Gate:
 
         try:
             with self._alone(role):
-                _must_pass(role, ended(tried))
+                _must_pass(role, outcome_of(tried))
         except BaseException:
             race.release()
             raise
@@ -216,7 +216,7 @@ class Gate:
         medians = {kind: statistics.median(each.medians[kind] for each in claims) for kind in claims[0].medians}
         said = Claims(medians, statistics.median(each.host_us for each in claims))
         with self._alone(role):
-            judged = ended(table.doubt, race, said, self.sides[role].solution, SessionClock())
+            judged = outcome_of(table.doubt, race, said, self.sides[role].solution, SessionClock())
         _must_pass(role, judged.verdict if isinstance(judged, Judged) else judged)
 
     def _turn(self, role: str, race: Race, kind: str, block: int, place: int) -> Claims:
@@ -224,7 +224,7 @@ class Gate:
         number = 1 + block * len(ORDER) + place
         for attempt in range(turns.REPEATS + 1):
             with self._alone(role):
-                taken = ended(race.turn, number * (turns.REPEATS + 1) + attempt, self.settings.iterations)
+                taken = outcome_of(race.turn, number * (turns.REPEATS + 1) + attempt, self.settings.iterations)
             if not isinstance(taken, Turn):
                 raise _Out(role, taken)
             turn = taken
@@ -256,7 +256,7 @@ def _failed(workload: Workload, out: _Out) -> GatedWorkload:
     return GatedWorkload(workload, REGRESSION if is_wrong else CANNOT_TELL, "", None, f"the {side}: {message}")
 
 
-def spread(workloads: Sequence[Workload], number: int) -> list[Workload]:
+def spread_workloads(workloads: Sequence[Workload], number: int) -> list[Workload]:
     """Workloads from the least work to the most, in even steps."""
     ordered = sorted(workloads, key=work_of)
     if len(ordered) <= number:

@@ -54,7 +54,7 @@ class Seal:
 
     def _write(self, kind: str, **fields: Any) -> None:
         entry = {"kind": kind, **fields, "previous": self._chain}
-        self._chain = link(entry)
+        self._chain = entry_hash(entry)
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps({**entry, "hash": self._chain}, ensure_ascii=False) + "\n")
             file.flush()
@@ -66,7 +66,7 @@ def commitment(session: str, secret: str) -> str:
     return sha256(f"kernelderby-seal-1\n{session}\n{secret}".encode())
 
 
-def link(entry: dict[str, Any]) -> str:
+def entry_hash(entry: dict[str, Any]) -> str:
     """The hash of an entry, which includes the hash of the one before."""
     return sha256(json.dumps(entry, sort_keys=True, ensure_ascii=True).encode())
 
@@ -79,10 +79,10 @@ def sign(path: Path, key: Path) -> Path:
     """Signs a file with a secret key of minisign, or otherwise of ssh-keygen. Returns the signature file beside it."""
     is_of_minisign, made = signature_of(path, key)
     if is_of_minisign:
-        problem = ran(["minisign", "-S", "-s", str(key), "-m", str(path), "-x", str(made)])
+        problem = run_signature_tool(["minisign", "-S", "-s", str(key), "-m", str(path), "-x", str(made)])
     else:
         made.unlink(missing_ok=True)
-        problem = ran(["ssh-keygen", "-q", "-Y", "sign", "-f", str(key), "-n", NAMESPACE, str(path)])
+        problem = run_signature_tool(["ssh-keygen", "-q", "-Y", "sign", "-f", str(key), "-n", NAMESPACE, str(path)])
     if problem or not made.is_file():
         raise DerbyError(f"--sign {key}: {path.name} is not signed: {problem or 'no signature was made'}; sign it anew")
     return made
@@ -98,7 +98,7 @@ def signature_of(path: Path, key: Path) -> tuple[bool, Path]:
         raise DerbyError(f"{key}: cannot be read ({reason(error)}); name a key file") from None
 
 
-def ran(words: list[str], given: bytes | None = None) -> str:
+def run_signature_tool(words: list[str], given: bytes | None = None) -> str:
     """Why the signature tool failed; empty if it succeeded."""
     try:
         done = subprocess.run(words, input=given, capture_output=True, timeout=_SIGN_SECONDS)

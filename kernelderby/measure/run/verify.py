@@ -13,7 +13,16 @@ from typing import Any
 
 from kernelderby.errors import DerbyError
 from kernelderby.measure.judge.secret import of_workload
-from kernelderby.measure.run.seal import FOLDER, NAMESPACE, SUFFIX, commitment, link, ran, sha256, signature_of
+from kernelderby.measure.run.seal import (
+    FOLDER,
+    NAMESPACE,
+    SUFFIX,
+    commitment,
+    entry_hash,
+    run_signature_tool,
+    sha256,
+    signature_of,
+)
 from kernelderby.rows.verified import SealDefect, SealProblem, Verified
 from kernelderby.store.bounds import reading
 from kernelderby.store.files import files_under, read_bytes
@@ -84,7 +93,7 @@ def _chained(path: Path, problems: list[SealProblem]) -> list[dict[str, Any]]:
         try:
             entry = json.loads(line)
             told = entry.pop("hash")
-            follows = entry.get("previous") == previous and link(entry) == told
+            follows = entry.get("previous") == previous and entry_hash(entry) == told
         except (ValueError, RecursionError, LookupError, AttributeError, TypeError):
             follows = False
         if not follows or (entries and entries[-1].get("kind") == "end"):
@@ -157,9 +166,9 @@ def _signature_problem(path: Path, key: Path) -> str:
     """key: minisign's public key file, or a public SSH key."""
     is_of_minisign, made = signature_of(path, key)
     if is_of_minisign:
-        return ran(["minisign", "-V", "-q", "-p", str(key), "-m", str(path), "-x", str(made)])
+        return run_signature_tool(["minisign", "-V", "-q", "-p", str(key), "-m", str(path), "-x", str(made)])
     with tempfile.NamedTemporaryFile("w", suffix=".signers") as signers:
         signers.write(f"judge {read_bytes(key).decode(errors='replace').strip()}\n")
         signers.flush()
         of_judge = ["-f", signers.name, "-I", "judge", "-n", NAMESPACE]
-        return ran(["ssh-keygen", "-q", "-Y", "verify", *of_judge, "-s", str(made)], read_bytes(path))
+        return run_signature_tool(["ssh-keygen", "-q", "-Y", "verify", *of_judge, "-s", str(made)], read_bytes(path))

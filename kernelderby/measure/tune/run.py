@@ -17,7 +17,7 @@ from kernelderby.errors import DerbyError
 from kernelderby.measure.machine.probe import Machine
 from kernelderby.measure.tune import table
 from kernelderby.measure.tune.pick import KeyChoice, Measured, pick
-from kernelderby.measure.tune.turns import Bench, TuneSettings, Turns, over
+from kernelderby.measure.tune.turns import Bench, TuneSettings, Turns, is_overdue
 
 CONTRACT = ("tuning_key", "candidates", "run_with")  # names in a tunable solution's file in addition to the entry point
 
@@ -71,7 +71,7 @@ def tune(
             for workload, one in each_measured(bench, solution, workloads, result, report, deadline):
                 if one is not None:
                     measured.append(one)
-                elif over(deadline):
+                elif is_overdue(deadline):
                     result.left_over.append(workload_label(workload))
             write_table(machine, solution, result, measured, only_losses)
             results.append(result)
@@ -96,7 +96,7 @@ def each_measured(
     with result.log.open("a", encoding="utf-8", buffering=1) as log:
         for workload in workloads:
             one = None
-            if not over(deadline):
+            if not is_overdue(deadline):
                 one = Turns(bench, solution, workload, deadline, log.write, result.failed).measured()
                 report(f"{solution.name} {workload_label(workload)}")
             yield workload, one

@@ -35,7 +35,7 @@ class TuneSettings:
     budget_seconds: float | None = None
 
 
-def over(deadline: float | None) -> bool:
+def is_overdue(deadline: float | None) -> bool:
     """Whether the time is up."""
     return deadline is not None and time.monotonic() >= deadline
 
@@ -123,7 +123,7 @@ class Turns:
         self.key, self.configs, self.chosen = case.key, case.configs, case.chosen
         running = []
         for number in range(len(self.configs)):
-            if over(self.deadline):
+            if is_overdue(self.deadline):
                 return None
             if self._is_right(number):
                 running.append(number)
@@ -155,7 +155,7 @@ class Turns:
         for turn in range(self.bench.settings.rounds):
             order.shuffle(running)
             for number in list(running):
-                if over(self.deadline):
+                if is_overdue(self.deadline):
                     return _middles(medians) if turn else {}
                 median = self._time(number, turn)
                 if median is None:

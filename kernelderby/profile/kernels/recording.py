@@ -26,7 +26,7 @@ def owned_sums(profile: Profile) -> list[tuple[str, KernelSum]] | None:
     return sorted(found, key=lambda each: (-each[1].total_ns, each[1].name))
 
 
-def owned(attribution: Attribution, owner: str) -> Attribution:
+def with_owner(attribution: Attribution, owner: str) -> Attribution:
     """Sets the library by the owner: the harness's kernels get "harness"; a solution's kernel with an unknown or
     guessed library gets the solution."""
     if owner == HARNESS:

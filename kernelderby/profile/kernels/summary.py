@@ -11,7 +11,7 @@ from pathlib import Path
 
 from kernelderby.hardware.families import compute_capability_of
 from kernelderby.profile.kernels.attribution import UNKNOWN, Attribution, Role, attribute
-from kernelderby.profile.kernels.recording import owned, owned_sums
+from kernelderby.profile.kernels.recording import owned_sums, with_owner
 from kernelderby.profile.names import short_name
 from kernelderby.profile.spans import KernelSum, Profile, SpanKind
 from kernelderby.store.counts import counted
@@ -177,7 +177,7 @@ def _row(each: KernelSum, share: float, owner: str) -> KernelRow:
         max_ns=each.max_ns,
         stddev_ns=each.stddev_ns,
         bytes=each.bytes,
-        attribution=owned(attribute(each.name, each.kind), owner),
+        attribution=with_owner(attribute(each.name, each.kind), owner),
     )
 
 

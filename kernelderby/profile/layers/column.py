@@ -17,7 +17,7 @@ from kernelderby.profile.layers.sums import (
     LayerColumn,
     Module,
     UnexplainedKernels,
-    add_up,
+    compute_sums,
     most_common,
 )
 from kernelderby.profile.layers.walk import NOWHERE, Matcher
@@ -288,7 +288,7 @@ def _from_sums(column: LayerColumn, profile: Profile, layer_map: LayerMap) -> No
     column.lines = {line: us / column.seen[line[0]] for line, us in totals.items()}
     column.inseparable = [InseparableKernels(name, modules, count, us / layers) for name, modules, count, us in shared]
     column.busy_us, column.attributed_us, column.unattributed_us = busy, attributed, busy - attributed
-    add_up(column, layer_map, layer_map.layers)
+    compute_sums(column, layer_map, layer_map.layers)
     column.passes = _passes(column, layer_map)
     if shared:
         column.notes.append(

@@ -13,7 +13,7 @@ from typing import Any
 
 from kernelderby.errors import DerbyError
 from kernelderby.profile.kernels.attribution import UNKNOWN, attribute
-from kernelderby.profile.sources.cells import TIME_NS, CellError, bare, quantity
+from kernelderby.profile.sources.cells import TIME_NS, CellError, quantity, without_marks
 from kernelderby.profile.sources.tables import RULE, bars
 from kernelderby.store.counts import counted
 from kernelderby.store.files import opened
@@ -62,7 +62,7 @@ def read_document(path: Path) -> dict[str, Any]:
 
 
 def _bare_cells(line: str) -> list[str]:
-    return [bare(cell) for cell in bars(line)]
+    return [without_marks(cell) for cell in bars(line)]
 
 
 def _places(header: list[str]) -> dict[str, int] | None:

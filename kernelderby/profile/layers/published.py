@@ -20,7 +20,7 @@ from msgspec import Struct
 from kernelderby.errors import DerbyError
 from kernelderby.profile.layers.document import module_table, read_document
 from kernelderby.profile.layers.map import LayerLine, LayerMap, Layers, load_map
-from kernelderby.profile.layers.sums import LayerColumn, PrintedSum, add_up
+from kernelderby.profile.layers.sums import LayerColumn, PrintedSum, compute_sums
 from kernelderby.profile.names import normal_form
 from kernelderby.rows.samples import MOST_US
 from kernelderby.store.fields import NotNegative, Number, convert, read_toml
@@ -152,7 +152,7 @@ def _column(
         raise DerbyError(
             f"{path}: rows: column {entry['id']!r} has no number in any row; add some or remove the column"
         )
-    add_up(column, layer_map, layers)
+    compute_sums(column, layer_map, layers)
     printed = [one for one in data.get("printed", ()) if one.get("column") == entry["id"]]
     column.printed = [_printed(path, one, column) for one in printed]
     return column

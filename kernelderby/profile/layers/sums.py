@@ -81,7 +81,7 @@ class LayerColumn:
     notes: list[str] = field(default_factory=list)
 
 
-def add_up(column: LayerColumn, layer_map: LayerMap | None, layers: int) -> None:
+def compute_sums(column: LayerColumn, layer_map: LayerMap | None, layers: int) -> None:
     """Computes modules, groups, layer and model from the lines' times, with the overlaps that the map declares."""
     for line, us in column.lines.items():
         column.modules[line[:2]] = column.modules.get(line[:2], 0.0) + us

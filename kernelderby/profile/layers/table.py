@@ -12,7 +12,7 @@ from kernelderby.profile.layers.column import profile_column
 from kernelderby.profile.layers.draft import draft_of
 from kernelderby.profile.layers.map import LayerLine, LayerMap, load_map
 from kernelderby.profile.layers.published import is_module_table, table_columns
-from kernelderby.profile.layers.sums import LayerColumn, add_up
+from kernelderby.profile.layers.sums import LayerColumn, compute_sums
 from kernelderby.profile.sources import open_profile
 from kernelderby.profile.spans import Profile
 from kernelderby.profile.steps.annotations import read_annotation
@@ -79,7 +79,7 @@ class LayerTable:
     def _total_of(self, column: LayerColumn, lines: Sequence[LayerLine], total: str | tuple[Any, ...] | None) -> float:
         """The total of some of a column's lines. Overlaps that the map declares count once here too."""
         part = LayerColumn("", "", lines={line: column.lines[line] for line in lines})
-        add_up(part, self.layer_map, self.layers)
+        compute_sums(part, self.layer_map, self.layers)
         return sum(part.lines.values()) if total is None else _total(part, total) or 0.0
 
     def as_data(self) -> dict[str, Any]:

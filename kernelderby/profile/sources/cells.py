@@ -66,7 +66,7 @@ class Quantity:
     step: float
 
 
-def bare(cell: str) -> str:
+def without_marks(cell: str) -> str:
     """The cell without Markdown's emphasis and code marks."""
     return cell.replace("**", "").replace("`", "").strip()
 
@@ -74,7 +74,7 @@ def bare(cell: str) -> str:
 def quantity(cell: str, header_unit: str | None, units: dict[str, int], default: str | None = None) -> Quantity | None:
     """A time in ns or a size in bytes, by the unit in the cell, otherwise in the column's header, otherwise
     `default`."""
-    text = bare(cell)
+    text = without_marks(cell)
     if text.lower() in _NOTHING:
         return None
     match = _CELL.fullmatch(text)
@@ -91,7 +91,7 @@ def quantity(cell: str, header_unit: str | None, units: dict[str, int], default:
 
 def count(cell: str) -> int | None:
     """A number of instances. "2799+1098" (one kernel in two places of a pipeline) means the sum."""
-    text = bare(cell)
+    text = without_marks(cell)
     if text.lower() in _NOTHING:
         return None
     total = 0
@@ -103,7 +103,7 @@ def count(cell: str) -> int | None:
     return total
 
 
-def split(line: str, separator: str) -> list[str]:
+def csv_cells(line: str, separator: str) -> list[str]:
     """The cells of one line of CSV, with names of any length."""
     csv.field_size_limit(max(csv.field_size_limit(), len(line)))
     return next(csv.reader([line], delimiter=separator), [])
@@ -111,14 +111,14 @@ def split(line: str, separator: str) -> list[str]:
 
 def check_dots(cell: str) -> None:
     """Refuses an ambiguous number in a table with semicolons, where 6.000 is six or six thousand."""
-    if _DOTTED.fullmatch(bare(cell)):
+    if _DOTTED.fullmatch(without_marks(cell)):
         raise CellError(f"{cell!r} may have a thousand's or a decimal point; {MEND}")
 
 
 def check_percent(cell: str) -> None:
     """Refuses a share with a decimal comma, which reveals the locale. Shares themselves are computed anew. People put
     notes before the share ("CUDABlas.cpp 41.5%")."""
-    match = re.search(r"([\d.,]+)\s*%?\s*$", bare(cell))
+    match = re.search(r"([\d.,]+)\s*%?\s*$", without_marks(cell))
     if match and "," in match[1]:
         raise CellError(f"{cell!r} has a decimal comma; {MEND}")
 
@@ -189,7 +189,7 @@ _NAMES = ("kernel name", "kernel", "name", "function", "operation", "event")
 
 
 def _base(cell: str) -> str:
-    return " ".join(bare(cell).lower().split())
+    return " ".join(without_marks(cell).lower().split())
 
 
 def columns_of(header: list[str]) -> list[Heading]:
@@ -198,7 +198,7 @@ def columns_of(header: list[str]) -> list[Heading]:
     columns, seen = [], set()
     named = min((_base(cell) for cell in header if _base(cell) in _NAMES), key=_NAMES.index, default="")
     for cell in header:
-        title = _CAMEL.sub(r"\1 (ns)", bare(cell))
+        title = _CAMEL.sub(r"\1 (ns)", without_marks(cell))
         unit = None
         match = re.fullmatch(r"(.*?)\s*[(\[]([^()\[\]]+)[)\]]", title)
         base = (match[1] if match else title).lower()

@@ -10,7 +10,7 @@ from pathlib import Path
 from kernelderby.errors import DerbyError
 from kernelderby.profile.sources.report_file import SUFFIXES, open_report
 from kernelderby.profile.spans import Profile
-from kernelderby.store.bounds import in_hand
+from kernelderby.store.bounds import now_reading
 from kernelderby.store.files import opened
 
 _SQLITE = b"SQLite format 3\0"
@@ -38,7 +38,7 @@ def open_profile(path: Path | str, operators: bool = False) -> Profile:
     (Profile.issued). DerbyError (one line: file, problem, mend) for a missing file, a truncated or locked database, a
     file without CUDA work, or another tool's report."""
     path = Path(path)
-    in_hand(path)
+    now_reading(path)
     try:
         if path.is_dir() and _is_parquet_export(path):
             return _open_parquet(path)

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from kernelderby.errors import DerbyError
 from kernelderby.profile.spans import Profile
-from kernelderby.store.bounds import bounds, met
+from kernelderby.store.bounds import bound_text, bounds
 
 SUFFIXES = (".nsys-rep", ".qdrep")
 _SECONDS = 900
@@ -60,7 +60,7 @@ def open_report(path: Path) -> Profile:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise DerbyError(f"{path}: {nsys} cannot export it ({error}); export it by hand") from None
     if code in (-signal.SIGXFSZ, 128 + signal.SIGXFSZ):
-        raise DerbyError(f"{path}: unpacks to over {met('unpacked', bounds().unpacked)}")
+        raise DerbyError(f"{path}: unpacks to over {bound_text('unpacked', bounds().unpacked)}")
     if code or not database.is_file():
         said = " ".join(said.split())[-300:]
         raise DerbyError(

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelderby.errors import DerbyError
-from kernelderby.profile.sources.cells import split
+from kernelderby.profile.sources.cells import csv_cells
 from kernelderby.profile.sources.in_memory import NO_TIME, InMemoryProfile
 from kernelderby.profile.sources.operations import copy_name, operation
 from kernelderby.profile.sources.sqlite.schema import as_text
@@ -94,7 +94,7 @@ def open_rocprof(path: Path, text: str) -> RocprofProfile:
     places: dict[str, int] = {}
     width = 0
     for number, line in enumerate(text.splitlines(), 1):
-        cells = split(line, ",")
+        cells = csv_cells(line, ",")
         if len(cells) > 1 and {"end_timestamp", "endns"} & {cell.strip().lower() for cell in cells}:
             places, width = _places(cells), len(cells)
         elif places and cells:

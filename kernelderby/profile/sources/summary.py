@@ -20,12 +20,12 @@ from kernelderby.profile.sources.cells import (
     CellError,
     Heading,
     Quantity,
-    bare,
     check_dots,
     check_percent,
     columns_of,
     count,
     quantity,
+    without_marks,
 )
 from kernelderby.profile.sources.operations import operation
 from kernelderby.profile.sources.tables import Block, blocks, json_blocks
@@ -196,9 +196,9 @@ def _row(
     values: dict[str, Quantity | None] = {}
     for column, cell in zip(columns, cells, strict=True):
         if column.meaning == "name":
-            name = bare(cell)
+            name = without_marks(cell)
         elif column.meaning == "category":
-            category = bare(cell)
+            category = without_marks(cell)
         elif column.meaning == "count":
             number = count(cell)
         elif column.meaning == "percent":

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kernelderby.errors import DerbyError
-from kernelderby.profile.sources.cells import MEND, is_header, split
+from kernelderby.profile.sources.cells import MEND, csv_cells, is_header
 from kernelderby.store.counts import counted
 
 # nsys's line before a table, which names the report.
@@ -93,7 +93,7 @@ def _start(lines: list[str], index: int, report: str | None) -> Block | None:
     line = lines[index]
     for layout, separator in (("tsv", "\t"), ("csv", ","), ("csv", ";")):
         if separator in line:
-            header = split(line, separator)
+            header = csv_cells(line, separator)
             if is_header(header):
                 return Block(layout, report, index + 1, header, separator == ";")
     following = lines[index + 1] if index + 1 < len(lines) else ""
@@ -134,7 +134,7 @@ def _row(line: str, ruler: str, block: Block) -> list[str] | None:
     if block.layout == "plain":
         return _under(line, ruler)
     separator = "\t" if block.layout == "tsv" else ";" if block.semicolons else ","
-    return _named_last(line, separator, len(block.header)) or split(line, separator)
+    return _named_last(line, separator, len(block.header)) or csv_cells(line, separator)
 
 
 def _misfit(cells: list[str] | None, block: Block) -> str:

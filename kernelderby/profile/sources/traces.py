@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from kernelderby.errors import DerbyError
-from kernelderby.profile.sources.cells import SIZE_BYTES, TIME_NS, CellError, count, quantity, split, unit_of
+from kernelderby.profile.sources.cells import SIZE_BYTES, TIME_NS, CellError, count, csv_cells, quantity, unit_of
 from kernelderby.profile.sources.in_memory import NO_TIME, InMemoryProfile
 from kernelderby.profile.sources.operations import operation
 from kernelderby.profile.spans import ApiSum, Launched, Span, SpanKind, is_waiting
@@ -124,13 +124,13 @@ def open_traces(path: Path, text: str) -> TraceProfile:
     for number, line in enumerate(text.splitlines(), 1):
         if HEADER.match(line):
             separator = next(each for each in ",;\t" if each in line)
-            titles = split(line, separator)
+            titles = csv_cells(line, separator)
             header, width = _titles(titles), len(titles)
             take = profile.take_call if "Result" in header or "CorrID" in header else profile.take_operation
             continue
         if not header:
             continue
-        cells = split(line, separator)
+        cells = csv_cells(line, separator)
         if len(cells) != width:
             if len(cells) > 1:
                 raise DerbyError(

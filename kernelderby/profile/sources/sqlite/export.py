@@ -23,7 +23,15 @@ from kernelderby.profile.sources.in_memory import expect_time
 from kernelderby.profile.sources.ranges import NEVER
 from kernelderby.profile.sources.sqlite.graphs import replayed_work
 from kernelderby.profile.sources.sqlite.launches import Launches, integers, process_of, range_rows, read_launches
-from kernelderby.profile.sources.sqlite.rows import Names, Places, in_order, measure, name_of, or_zero, select_spans
+from kernelderby.profile.sources.sqlite.rows import (
+    Names,
+    Places,
+    name_of,
+    or_zero,
+    rows_in_order,
+    select_spans,
+    sums_and_timelines,
+)
 from kernelderby.profile.sources.sqlite.schema import (
     GRAPH_TRACE,
     KERNEL,
@@ -91,7 +99,7 @@ class SqliteProfile(Profile):
             launches = self._read_launches(connection, times) if self.has_ranges or times else None
             places = Places(connection, self.schema)
             unlinked = 0
-            for rows in in_order(connection, self._selects(), places):
+            for rows in rows_in_order(connection, self._selects(), places):
                 ranges: Iterable[tuple[str, ...]] = repeat((), len(rows))
                 called: Iterable[tuple[int, int] | tuple[None, None]] = repeat((None, None), len(rows))
                 if launches is not None:
@@ -159,7 +167,7 @@ class SqliteProfile(Profile):
     def _measure(self) -> tuple[list[KernelSum], tuple[Timeline, ...]]:
         if self._measured is None:
             with connect(self.database) as connection:
-                self._measured = measure(connection, self.schema, self._with_processes(), self)
+                self._measured = sums_and_timelines(connection, self.schema, self._with_processes(), self)
         return self._measured
 
     def api_sums(self) -> list[ApiSum]:

@@ -17,7 +17,7 @@ from typing import Any
 
 from kernelderby.errors import DerbyError
 from kernelderby.profile.sources.sqlite.export import SqliteProfile, open_sqlite
-from kernelderby.store.bounds import bounds, met
+from kernelderby.store.bounds import bound_text, bounds
 from kernelderby.store.files import opened, remove_unfinished, temporary
 
 _PLAIN = (int, str, bytes, float, type(None))
@@ -67,7 +67,7 @@ def _copy(connection: sqlite3.Connection, path: Path, parquet: Any) -> None:
     except Exception as error:  # pyarrow's are of many classes, some of none but its own  # noqa: BLE001
         if isinstance(error, sqlite3.OperationalError) and "full" in str(error):
             if shutil.disk_usage(tempfile.gettempdir()).free:
-                raise DerbyError(f"{path}: unpacks to over {met('unpacked', bounds().unpacked)}") from None
+                raise DerbyError(f"{path}: unpacks to over {bound_text('unpacked', bounds().unpacked)}") from None
             raise DerbyError(f"{path}: cannot be copied ({error}); make room in {tempfile.gettempdir()}") from None
         raise DerbyError(f"{path}: damaged Parquet file ({error}); export it again".replace("\n", " ")) from None
 

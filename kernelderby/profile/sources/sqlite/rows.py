@@ -97,7 +97,7 @@ def or_zero(table: EventTable, column: str) -> str:
     return f'CASE WHEN typeof("{column}") = \'integer\' THEN "{column}" ELSE 0 END' if column in table.columns else "0"
 
 
-def in_order(connection: sqlite3.Connection, selects: Sequence[str], places: Places) -> Iterator[np.ndarray]:
+def rows_in_order(connection: sqlite3.Connection, selects: Sequence[str], places: Places) -> Iterator[np.ndarray]:
     """Rows [operations, 6] of rows.select_spans by start, then end, some thousands at a time. Holds 48 bytes per
     operation. SQLite's own sorting takes as much memory and more time."""
     union = " UNION ALL ".join(selects)
@@ -115,7 +115,7 @@ def in_order(connection: sqlite3.Connection, selects: Sequence[str], places: Pla
         yield work[order[first : first + _ROWS]]
 
 
-def measure(
+def sums_and_timelines(
     connection: sqlite3.Connection, schema: Schema, with_processes: bool, profile: Profile
 ) -> tuple[list[KernelSum], tuple[Timeline, ...]]:
     """Sums by kind and name, largest first, and the timeline of every GPU."""

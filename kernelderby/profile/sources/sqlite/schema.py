@@ -17,7 +17,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from kernelderby.errors import DerbyError
-from kernelderby.store.bounds import bounds, met
+from kernelderby.store.bounds import bound_text, bounds
 from kernelderby.store.counts import counted
 
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
@@ -91,7 +91,7 @@ def _steps(most: float) -> Callable[[], int]:
 def _explain(error: sqlite3.Error, mend: str) -> str:
     text = str(error)
     if "interrupted" in text:
-        return f"reading it takes more than {met('steps', bounds().steps)}"
+        return f"reading it takes more than {bound_text('steps', bounds().steps)}"
     if "locked" in text or "busy" in text:
         return "the database is locked by another program; wait until the export has finished, or copy the file"
     if "malformed" in text or "not a database" in text:
