@@ -43,7 +43,7 @@ def trace_events(profile: Profile) -> Iterator[dict[str, Any]]:
             yield from tracks.new()
             yield _event(short, span.start_ns - origin, span.end_ns - span.start_ns, gpu, thread, args)
     found = steps_of(profile)
-    for number, step in enumerate(found.steps if found.how else (), 1):
+    for number, step in enumerate(found.steps if found.found_by else (), 1):
         gpu = tracks.keys[step.key]
         thread = tracks.thread(gpu, _STEPS, "steps")
         yield from tracks.new()

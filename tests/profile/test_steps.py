@@ -14,7 +14,7 @@ from kernelderby.profile.steps.annotations import read_annotation
 from kernelderby.profile.steps.find import steps_of
 from kernelderby.profile.steps.period import layer_period, step_starts
 from kernelderby.report.profile.compare import compare_answer, compare_report
-from kernelderby.report.profile.notes import first_warnings, not_comparable
+from kernelderby.report.profile.notes import first_warnings, not_comparable, steps_found_by
 from kernelderby.report.text import render
 from kernelderby.statistics.rank_test import holm
 
@@ -86,7 +86,8 @@ def test_what_an_annotation_says(text, title):
 def test_steps_by_annotation():
     """A step lasts to the next one's first kernel: 32 kernels of 10 us, 31 gaps of 1 us, 30 us between two steps."""
     found = steps_of(serving(name="step[DECODE bs=32] {}"))
-    assert found.how.startswith("annotations like step[DECODE") and found.titles == ["decode, 32 requests"]
+    assert steps_found_by(found.found_by).startswith("annotations like step[DECODE")
+    assert found.titles == ["decode, 32 requests"]
     first, last = found.steps[0], found.steps[-1]
     assert (first.wall_ns, first.busy_ns, first.idle_ns, first.operations) == (381_000, 320_000, 61_000, 32)
     assert last.is_last and last.wall_ns == 351_000 and len(found.steps) == 12 and found.before == 0
@@ -113,9 +114,8 @@ def test_prefill_and_decode_apart():
 
 def test_steps_by_range_and_an_error_that_says_what_there_is():
     profile = serving(name="my pass {}")
-    assert (
-        len(steps_of(profile, "my pass").steps) == 12 and steps_of(profile, "my pass").how == "ranges that fit my pass"
-    )
+    found = steps_of(profile, "my pass")
+    assert len(found.steps) == 12 and steps_found_by(found.found_by) == "ranges that fit my pass"
     with pytest.raises(DerbyError, match="no range fits 'yours'; there are my pass 0"):
         steps_of(profile, "yours")
     with pytest.raises(DerbyError, match="no regular expression"):
@@ -125,7 +125,9 @@ def test_steps_by_range_and_an_error_that_says_what_there_is():
 def test_steps_by_their_period_and_layers_by_theirs():
     profile = serving(jitter=500)
     found = steps_of(profile)
-    assert found.how == "their period (12 found)" and {step.operations for step in found.steps} == {32}
+    assert steps_found_by(found.found_by) == "their period (12 found)" and {
+        step.operations for step in found.steps
+    } == {32}
     numbers = {name: number for number, name in enumerate(dict.fromkeys(span.name for span in profile.spans()))}
     names = np.array([numbers[span.name] for span in profile.spans()])
     assert step_starts(names).tolist() == list(range(0, 384, 32))

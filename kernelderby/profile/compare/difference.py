@@ -18,6 +18,7 @@ import numpy as np
 
 from kernelderby.profile.compare import caveats
 from kernelderby.profile.stages.notes import PipelineWarning
+from kernelderby.profile.steps.find import StepsFoundBy
 from kernelderby.statistics.rank_test import FEWEST, holm, mann_whitney
 
 SAME = 0.02  # a change of up to 2 % of its own time is called unchanged; clocks alone move more than 1 %
@@ -157,7 +158,7 @@ class Comparison:
     not_comparable: caveats.Caveat | caveats.WholeGraphs | None = None
     steps: tuple[StepComparison, ...] = ()
     kind: str = ""
-    steps_by: tuple[str, str] = ("", "")
+    steps_by: tuple[StepsFoundBy | None, StepsFoundBy | None] = (None, None)
 
     @property
     def ratio(self) -> float | None:

@@ -144,7 +144,7 @@ def _compared(
         why,
         pair.comparisons,
         kind or "",
-        (found[0].how if found[0] else "", found[1].how if found[1] else ""),
+        (found[0].found_by if found[0] else None, found[1].found_by if found[1] else None),
     )
 
 

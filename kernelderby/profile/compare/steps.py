@@ -41,8 +41,8 @@ def compare_steps(before: ProfileSteps, after: ProfileSteps) -> StepPair:
     sides: tuple[tuple[caveats.Letter, ProfileSteps, ProfileSteps], ...] = (("A", before, after), ("B", after, before))
     if not before.steps or not after.steps:
         return StepPair((), (), None)
-    if not (before.how and after.how):
-        said += [caveats.NoSteps(letter) for letter, one, other in sides if other.how and not one.how]
+    if not (before.found_by and after.found_by):
+        said += [caveats.NoSteps(letter) for letter, one, other in sides if other.found_by and not one.found_by]
         whole = _compared("", before.steps, after.steps)
         return StepPair((whole,), (*said, *_replays(before, after)), None)
     shared = [title for title in before.titles if title in after.titles]

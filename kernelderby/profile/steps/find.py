@@ -12,6 +12,7 @@ from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from enum import Enum, auto
 
 import numpy as np
 
@@ -54,12 +55,27 @@ class ProfileStep:
         return self.wall_ns - self.busy_ns
 
 
+class StepMark(Enum):
+    RANGES = auto()  # that the user named
+    ANNOTATIONS = auto()
+    PERIOD = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class StepsFoundBy:
+    """word: the expression of the ranges, or the first annotation. steps: number found by the period."""
+
+    mark: StepMark
+    word: str = ""
+    steps: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class ProfileSteps:
-    """how: how the steps were found, in words; "" without steps, and then each GPU has one step for the whole profile.
-    before: number of operations before the first step."""
+    """found_by: None without steps, and then each GPU has one step for the whole profile. before: number of operations
+    before the first step."""
 
-    how: str
+    found_by: StepsFoundBy | None
     steps: tuple[ProfileStep, ...]
     before: int = 0
 
@@ -89,7 +105,7 @@ class _Work:
 def steps_of(profile: Profile, within: str | None = None) -> ProfileSteps:
     """within: regular expression of the ranges that mark the steps. DerbyError: none matches, or the profile has sums
     only."""
-    marks, names, how = _marks(profile, within)
+    marks, names, found_by = _marks(profile, within)
     numbers: dict[str, int] = {}
     places: dict[tuple[int, int], _Work] = {}
     gpus: dict[str, _Work] = {}
@@ -115,7 +131,8 @@ def steps_of(profile: Profile, within: str | None = None) -> ProfileSteps:
         starts, last, titles = _cuts(work, names)
         if not len(starts) and within is None:
             starts, last, titles = _by_period(work)
-            how = how or (f"their period ({len(starts)} found)" if len(starts) else "")
+            if len(starts):
+                found_by = found_by or StepsFoundBy(StepMark.PERIOD, steps=len(starts))
         if len(starts):
             steps, early = _measured(work, starts, last, titles, label)
             found += [replace(step, key=key) for step in steps]
@@ -127,8 +144,8 @@ def steps_of(profile: Profile, within: str | None = None) -> ProfileSteps:
             label = gpu_label(work.process, work.device, several)
             [step], _ = _measured(work, np.array([min(work.start)], np.int64), max(work.end), [""], label)
             found.append(replace(step, key=key))
-        return ProfileSteps("", tuple(found))
-    return ProfileSteps(how, tuple(found), before)
+        return ProfileSteps(None, tuple(found))
+    return ProfileSteps(found_by, tuple(found), before)
 
 
 class _Marks:
@@ -150,7 +167,7 @@ class _Marks:
         return number if moment < end else -1
 
 
-def _marks(profile: Profile, within: str | None) -> tuple[_Marks | None, list[str], str]:
+def _marks(profile: Profile, within: str | None) -> tuple[_Marks | None, list[str], StepsFoundBy | None]:
     """The marked steps, their titles, and what marks them."""
     pattern = expression("--within", within) if within is not None else None
     named: list[tuple[RangeInstance, StepName]] = []
@@ -163,13 +180,14 @@ def _marks(profile: Profile, within: str | None) -> tuple[_Marks | None, list[st
     if not named:
         if pattern is not None:
             raise DerbyError(profile.no_range(str(within)))
-        return None, [], ""
+        return None, [], None
     best = _best_form(named)
     chosen = outermost((each for each in named if pattern is not None or each[1].form == best), lambda each: each[0])
     titles = [name.title for _, name in chosen]
-    example = chosen[0][0].name
-    how = f"ranges that fit {within}" if within is not None else f"annotations like {example[:60]}"
-    return _Marks([(each, number) for number, (each, _) in enumerate(chosen)]), titles, how
+    found_by = StepsFoundBy(StepMark.ANNOTATIONS, chosen[0][0].name)
+    if within is not None:
+        found_by = StepsFoundBy(StepMark.RANGES, within)
+    return _Marks([(each, number) for number, (each, _) in enumerate(chosen)]), titles, found_by
 
 
 def _word(text: str) -> str:

@@ -12,7 +12,7 @@ from kernelderby.report.answer import Answer
 from kernelderby.report.frame import frame
 from kernelderby.report.model import Column, Emphasis, Report, Row, Table, TableCell, cell_of, left, right
 from kernelderby.report.numbers import milliseconds, us_of_ns
-from kernelderby.report.profile.notes import doubt_told, first_warnings, not_comparable, told_warnings
+from kernelderby.report.profile.notes import doubt_told, first_warnings, not_comparable, steps_found_by, told_warnings
 from kernelderby.report.profile.ranks import profile_names
 from kernelderby.store.counts import counted
 
@@ -55,6 +55,7 @@ def _data(found: Comparison) -> dict[str, Any]:
         "warnings": told_warnings(found.warnings),
         "said_first": first_warnings(found.said_first),
         "not_comparable": not_comparable(found.not_comparable),
+        "steps_by": [*map(steps_found_by, found.steps_by)],
         "ratio": found.ratio,
     }
     data["changes"] = [_row_data(change) for change in found.changes]
@@ -165,7 +166,11 @@ def _facts(comparison: Comparison) -> tuple[str, ...]:
     why = not_comparable(comparison.not_comparable)
     first = [f"NOT COMPARABLE: {why}"] if why else []
     first += [f"WARNING: {said}" for said in first_warnings(comparison.said_first)]
-    by = [f"steps of {letter} by {how}" for letter, how in zip("AB", comparison.steps_by, strict=True) if how]
+    by = [
+        f"steps of {letter} by {how}"
+        for letter, how in zip("AB", map(steps_found_by, comparison.steps_by), strict=True)
+        if how
+    ]
     before = side("A", comparison.before_gpu, comparison.before_invocations)
     after = side("B", comparison.after_gpu, comparison.after_invocations)
     return (*first, " · ".join((before, after)), *((" · ".join(by),) if by else ()), *_gist(comparison))

@@ -11,10 +11,12 @@ from kernelderby.profile.compare.caveats import Caveat
 from kernelderby.profile.stages import notes
 from kernelderby.profile.stages.notes import InvocationSource
 from kernelderby.profile.stages.walk import Pipeline, StageRow
+from kernelderby.profile.steps.find import StepMark, StepsFoundBy
 from kernelderby.store.counts import counted
 
 _KINDS = 6  # kinds of steps in one line
 _NAME = 80  # characters of a kernel's name
+_ANNOTATION = 60
 _CAVEATS = {
     Caveat.NO_INVOCATIONS: "a profile has no invocations of the pipeline: totals are compared",
     Caveat.NO_COMMON_LENGTH: (
@@ -191,6 +193,18 @@ def not_comparable(why: Caveat | caveats.WholeGraphs | None) -> str:
                 f"CUDA graphs were recorded whole ({told}), so their kernels are missing; "
                 "record with --cuda-graph-trace=node"
             )
+
+
+def steps_found_by(found: StepsFoundBy | None) -> str:
+    """How the steps of a profile were found; "" without steps."""
+    match found:
+        case None:
+            return ""
+        case StepsFoundBy(StepMark.RANGES, word):
+            return f"ranges that fit {word}"
+        case StepsFoundBy(StepMark.ANNOTATIONS, word):
+            return f"annotations like {word[:_ANNOTATION]}"
+    return f"their period ({found.steps} found)"
 
 
 def doubt_told(doubt: caveats.Doubt | None) -> str:
