@@ -12,15 +12,14 @@ from kernelderby.api.arguments import question, typed
 from kernelderby.catalog import Catalog
 from kernelderby.catalog.solutions import read_stages
 from kernelderby.errors import DerbyError
-from kernelderby.hardware.families import amd_architecture_of
 from kernelderby.profile.activity import Activity, activity_of
 from kernelderby.profile.compare.difference import Comparison
 from kernelderby.profile.compare.kernels import compare_kernels
 from kernelderby.profile.compare.stages import compare_stages
 from kernelderby.profile.counters import Counters, read_counters
 from kernelderby.profile.filters import Selection, selected
-from kernelderby.profile.kernels.findings import Finding, findings
-from kernelderby.profile.kernels.summary import KernelTable, summarise
+from kernelderby.profile.kernels.findings import findings
+from kernelderby.profile.kernels.summary import summarise
 from kernelderby.profile.layers.draft import Draft, draft_of
 from kernelderby.profile.layers.table import LayerTable, layer_table
 from kernelderby.profile.pace import Pace, pace_of
@@ -112,8 +111,9 @@ class ProfileFile:
     @typed
     def kernel_table(self, gpu: str | None = None) -> KernelsOf:
         table = summarise(self.profile, gpu)
-        found, notes = self._findings(table)
-        return KernelsOf(table, tuple(found), tuple(notes))
+        timelines = timelines_of(self.profile) if self.profile.has_events else ()
+        found = findings(table, self.profile.api_sums(), timelines)
+        return KernelsOf(table, tuple(found), self.profile.has_events)
 
     @question("stages")
     def stages(
@@ -167,20 +167,6 @@ class ProfileFile:
         if solution is None:
             return compare_answer(compare_kernels(self.profile, after.profile, within, kind))
         return compare_answer(compare_stages(self.pipeline(solution, root), after.pipeline(solution, root)))
-
-    def _findings(self, table: KernelTable) -> tuple[list[Finding], list[str]]:
-        """The findings, and the kinds of findings for which the profile lacks data."""
-        notes = []
-        if table.gpu is None and table.compute_capability is None:
-            notes.append("the profile names no GPU: kernels for an older architecture cannot be marked; give --gpu")
-        elif table.compute_capability is None and not amd_architecture_of(table.gpu or ""):
-            notes.append(
-                f"{table.gpu}: not among the known GPUs, so kernels for an older architecture cannot be marked"
-            )
-        timelines = timelines_of(self.profile) if self.profile.has_events else ()
-        if not self.profile.has_events:
-            notes.append("sums only, no events: launch gaps are unknown")
-        return findings(table, self.profile.api_sums(), timelines), notes
 
 
 @question("counters")

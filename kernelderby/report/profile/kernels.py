@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from kernelderby.hardware.families import amd_architecture_of
 from kernelderby.profile.kernels.findings import Finding, Severity
 from kernelderby.profile.kernels.summary import KernelRow, KernelTable, Total
 from kernelderby.report.answer import Answer
@@ -24,11 +25,21 @@ _EMPHASIS: dict[Severity, Emphasis] = {Severity.HIGH: "bad", Severity.MEDIUM: ""
 
 @dataclass(frozen=True, slots=True)
 class KernelsOf:
-    """One profile's kernels, the findings, and the findings for which data are missing."""
+    """One profile's kernels and the findings. has_events: otherwise it has sums only."""
 
     table: KernelTable
     findings: tuple[Finding, ...]
-    notes: tuple[str, ...]
+    has_events: bool
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """The kinds of findings for which the profile lacks data."""
+        gpu, notes = self.table.gpu, []
+        if self.table.compute_capability is None and gpu is None:
+            notes.append("the profile names no GPU: kernels for an older architecture cannot be marked; give --gpu")
+        elif self.table.compute_capability is None and not amd_architecture_of(gpu or ""):
+            notes.append(f"{gpu}: not among the known GPUs, so kernels for an older architecture cannot be marked")
+        return (*notes, *(() if self.has_events else ("sums only, no events: launch gaps are unknown",)))
 
 
 def kernels_answer(found: Sequence[KernelsOf], top: int | None = None, bars: int = 20) -> Answer[tuple[KernelsOf, ...]]:
