@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelderby.capture.composed import composed
-from kernelderby.capture.graphs import replayed
+from kernelderby.capture.graphs import UnmappedReplays, replayed
 from kernelderby.capture.mapping import MappedCall, Mapper, UnmappedLaunch, facts_of, told
 from kernelderby.capture.rules import CLASSES
 from kernelderby.catalog import Catalog, Definition
@@ -57,10 +57,11 @@ class Unmapped:
 class Capture:
     """Largest time first. total_ns: all GPU work of the profiles. shaped_ns: the part whose operator and sizes are
     known, mapped or not. graph_ns: the part that ran in CUDA graphs; joined_ns: the part of it that a recorded capture
-    explains. inferred_ns: work without a launch in the file, whose operator was inferred from similar launches."""
+    explains. inferred_ns: work without a launch in the file, whose operator was inferred from similar launches.
+    warnings: of the readers of the files."""
 
     paths: tuple[Path, ...]
-    gpu: str | None
+    gpus: tuple[str, ...]
     total_ns: int
     shaped_ns: int
     graph_ns: int
@@ -69,6 +70,11 @@ class Capture:
     shapes: tuple[CapturedShape, ...]
     unmapped: tuple[Unmapped, ...]
     warnings: tuple[str, ...]
+    replays: tuple[UnmappedReplays, ...] = ()
+
+    @property
+    def gpu(self) -> str | None:
+        return next(iter(self.gpus), None)
 
     @property
     def mapped_ns(self) -> int:
@@ -97,16 +103,14 @@ def capture(
     them."""
     graphs = [graph for profile in profiles for graph in profile.captured_graphs()]
     tally = _Totals(catalog, facts, context)
-    gpus = dict.fromkeys(profile.gpu for profile in profiles if profile.gpu)
-    warnings = [f"{profile.path}: {each}" for profile in profiles for each in profile.warnings]
+    warnings = tuple(f"{profile.path}: {each}" for profile in profiles for each in profile.warnings)
+    replays = []
     for profile in profiles:
         both = list(zip(profile.spans(), profile.issued(), strict=True))
-        chains, told_of_graphs = replayed(both, graphs)
-        warnings += [f"{profile.path}: {each}" for each in told_of_graphs]
+        chains, unmapped = replayed(profile.path, both, graphs)
+        replays.append(unmapped)
         tally.take(_work(both, chains))
-    if len(gpus) > 1:
-        warnings.append(f"the profiles are of several GPUs: {', '.join(gpus)}")
-    return tally.result(tuple(profile.path for profile in profiles), next(iter(gpus), None), tuple(warnings))
+    return tally.result(profiles, warnings, tuple(replays))
 
 
 def _work(
@@ -205,13 +209,15 @@ class _Totals:
         each.time_ns += work.duration_ns
         each.kernels[span.name] = each.kernels.get(span.name, 0) + work.duration_ns
 
-    def result(self, paths: tuple[Path, ...], gpu: str | None, warnings: tuple[str, ...]) -> Capture:
+    def result(
+        self, profiles: Sequence[Profile], warnings: tuple[str, ...], replays: tuple[UnmappedReplays, ...]
+    ) -> Capture:
         def largest(each: CapturedShape | Unmapped) -> tuple[Any, ...]:
             return -each.time_ns, str(getattr(each, "uuid", getattr(each, "operator", "")))
 
         return Capture(
-            paths,
-            gpu,
+            tuple(profile.path for profile in profiles),
+            tuple(dict.fromkeys(profile.gpu for profile in profiles if profile.gpu)),
             self.total_ns,
             self.shaped_ns,
             self.graph_ns,
@@ -219,7 +225,8 @@ class _Totals:
             self.inferred_ns,
             tuple(sorted(self._shapes.values(), key=largest)),
             tuple(sorted(self._unmapped.values(), key=largest)),
-            tuple(dict.fromkeys(warnings)),
+            warnings,
+            replays,
         )
 
 

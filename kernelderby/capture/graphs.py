@@ -11,18 +11,33 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from difflib import SequenceMatcher
+from pathlib import Path
+
+from msgspec import Struct
 
 from kernelderby.profile.operators import CapturedGraph, CapturedLaunch, LaunchOrigin, OperatorCall
 from kernelderby.profile.spans import Span, SpanKind
-from kernelderby.store.counts import counted
 
 _LEAST = 0.6  # this share of a replay's kernels must be launches of the capture, in the same order
 _NUMBERS = re.compile(r"\d+")
 _Chains = dict[int, tuple[OperatorCall, ...]]
 
 
-def replayed(both: Sequence[tuple[Span, LaunchOrigin]], graphs: Sequence[CapturedGraph]) -> tuple[_Chains, list[str]]:
-    """Place in `both` -> the operators of its launch during the capture; and lines about it for the user."""
+class UnmappedReplays(Struct, frozen=True):
+    """Replays of CUDA graphs in one profile. ambiguous: those that fit captures of different shapes; unknown: those
+    that fit no capture."""
+
+    path: Path
+    ambiguous: int
+    unknown: int
+    has_captures: bool
+
+
+def replayed(
+    path: Path, both: Sequence[tuple[Span, LaunchOrigin]], graphs: Sequence[CapturedGraph]
+) -> tuple[_Chains, UnmappedReplays]:
+    """Place in `both` -> the operators of its launch during the capture; and the replays without one. path: of the
+    profile."""
     replays: dict[int, list[int]] = defaultdict(list)
     for place, (_, issued) in enumerate(both):
         if issued.graph is not None:
@@ -48,18 +63,7 @@ def replayed(both: Sequence[tuple[Span, LaunchOrigin]], graphs: Sequence[Capture
         for place, launch in zip(places, pairs, strict=True):
             if launch is not None:
                 chains[place] = graph.launches[launch].chain
-    notes = []
-    fit = "replay of a CUDA graph fits", "replays of CUDA graphs fit"
-    if ambiguous:
-        notes.append(f"{counted(ambiguous, *fit)} several captures of other sizes: left unmapped")
-    if unknown and graphs:
-        notes.append(f"{counted(unknown, *fit)} no capture in these files")
-    elif unknown:
-        notes.append(
-            f"{counted(unknown, 'replay')} of CUDA graphs: their shapes are in the trace of the capture; profile the "
-            "server's start too, and name both files"
-        )
-    return chains, notes
+    return chains, UnmappedReplays(path, ambiguous, unknown, bool(graphs))
 
 
 def _fitting(

@@ -118,7 +118,27 @@ def _data(found: Captured, lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _warnings(found: Captured) -> list[str]:
-    return [*found.capture.warnings, *_gain_warnings(found), *found.notes]
+    return [*capture_warnings(found.capture), *_gain_warnings(found), *found.notes]
+
+
+def capture_warnings(capture: Capture) -> list[str]:
+    """Each line once."""
+    warnings = list(capture.warnings)
+    fit = "replay of a CUDA graph fits", "replays of CUDA graphs fit"
+    for each in capture.replays:
+        if each.ambiguous:
+            several = "several captures of other sizes: left unmapped"
+            warnings.append(f"{each.path}: {counted(each.ambiguous, *fit)} {several}")
+        if each.unknown and each.has_captures:
+            warnings.append(f"{each.path}: {counted(each.unknown, *fit)} no capture in these files")
+        elif each.unknown:
+            warnings.append(
+                f"{each.path}: {counted(each.unknown, 'replay')} of CUDA graphs: their shapes are in the trace of the "
+                "capture; profile the server's start too, and name both files"
+            )
+    if len(capture.gpus) > 1:
+        warnings.append(f"the profiles are of several GPUs: {', '.join(capture.gpus)}")
+    return list(dict.fromkeys(warnings))
 
 
 def _gain_warnings(found: Captured) -> list[str]:

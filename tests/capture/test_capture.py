@@ -12,6 +12,7 @@ from kernelderby.catalog import Catalog
 from kernelderby.errors import DerbyError
 from kernelderby.profile.filters import make_selection
 from kernelderby.profile.sources.recognise import open_profile
+from kernelderby.report.capture import capture_warnings
 from kernelderby.shapes.model import read_model
 from kernelderby.shapes.standing import configuration_file
 from tests.capture.kineto import Trace
@@ -422,7 +423,7 @@ def test_replays_get_the_operators_of_their_capture(take, named):
 def test_replays_without_their_capture_say_which_file_is_missing(take):
     found = take(replayed_trace(16))
     assert found.mapped_ns == found.joined_ns == 0
-    assert any("the trace of the capture" in each for each in found.warnings)
+    assert any("the trace of the capture" in each for each in capture_warnings(found))
     [*left] = found.unmapped
     assert {each.reason for each in left} == {"in a CUDA graph whose capture is in no file"}
 
@@ -431,7 +432,7 @@ def test_captures_of_several_sizes_are_never_guessed(take):
     replay = Trace()
     replay.replay((GEMM, 5), ("rms", 2), (GEMM, 5), ("rms", 2))
     found = take(replay, captured_trace([8, 16], named=False))
-    assert found.joined_ns == 0 and any("fits several captures" in each for each in found.warnings)
+    assert found.joined_ns == 0 and any("fits several captures" in each for each in capture_warnings(found))
 
 
 def test_a_replay_with_a_kernel_more_is_joined_by_names(take):
@@ -483,7 +484,7 @@ def test_another_models_capture_is_no_match(take):
     replay = Trace()
     replay.replay(("a", 1), ("b", 1), ("c", 1), ("d", 1))
     found = take(replay, captured_trace([8]))
-    assert found.joined_ns == 0 and any("fits no capture" in each for each in found.warnings)
+    assert found.joined_ns == 0 and any("fits no capture" in each for each in capture_warnings(found))
 
 
 # ---------- kernels without a launch
@@ -598,13 +599,13 @@ def test_nsys_tells_where_each_kernel_of_a_graph_was_captured(catalog, tmp_path)
     found = capture(catalog, [open_profile(graph_export(tmp_path / "graph.sqlite"), True)], {})
     assert shapes(found) == {"gemm_bf16": (4, 80, {"m": 5, "n": 96, "k": 64, "bias_rows": 0}, {})}
     assert (found.total_ns, found.graph_ns, found.joined_ns) == (120, 120, 80)
-    assert not [each for each in found.warnings if "profile the server's start" in each]
+    assert not [each for each in capture_warnings(found) if "profile the server's start" in each]
 
 
 def test_nodes_that_are_a_copy_of_none_known(catalog, tmp_path):
     found = capture(catalog, [open_profile(graph_export(tmp_path / "graph.sqlite", chain=False), True)], {})
     assert not found.shapes and found.joined_ns == 0 and found.graph_ns == 120
-    assert any("profile the server's start" in each for each in found.warnings)
+    assert any("profile the server's start" in each for each in capture_warnings(found))
 
 
 def test_a_folder_of_flashinfers_dumps_becomes_workloads(tmp_path):
