@@ -11,7 +11,7 @@ from kernelderby.measure.clock.graphs import NotCapturable
 from kernelderby.measure.judge import doubt
 from kernelderby.measure.judge.batch import Beside, held_against, sets_for
 from kernelderby.measure.judge.doubt import Claims, Judged, SecondLook, SessionClock
-from kernelderby.measure.judge.relay import Pacemaker, Relayed
+from kernelderby.measure.judge.relay import MOST, MOST_AGAIN, Pacemaker, Relayed
 from kernelderby.rows.measurement import Status
 
 BESIDE = Beside(300.0, 3.0)  # of an H200's order: two messages, the launch of a graph
@@ -64,17 +64,19 @@ class Singles:
 
     def __init__(self, per_call, unsure_us=0.5, wakes_us=0.0, slice_us=0.0):
         self.per_call, self.unsure_us, self.wakes_us, self.slice_us = per_call, unsure_us, wakes_us, slice_us
+        self.most = []
 
-    def relayed(self, pace, kind, margin_us, copy_us=0.0, by_host=False):
+    def relayed(self, pace, kind, margin_us, copy_us=0.0, by_host=False, most=0):
+        self.most.append(most)
         unsure_us = self.unsure_us.pop(0) if isinstance(self.unsure_us, list) else self.unsure_us
         us = self.per_call[kind] + (0.0 if by_host else self.slice_us)
         return Relayed(us - copy_us, unsure_us, self.wakes_us)
 
 
 class Seen:
-    def __init__(self, judged, batches):
+    def __init__(self, judged, batches, most):
         self.verdict, self.clocked, self.relayed = judged.verdict, judged.clocked, judged.relayed
-        self.graph_missing, self.batches = judged.graph_missing, batches
+        self.graph_missing, self.batches, self.most = judged.graph_missing, batches, most
 
 
 PACE = Pacemaker(None, None, {"eager": 1.5, "graph": 1.5})
@@ -94,8 +96,9 @@ def looked(
     """per_call: in batches. singly: by the relay; without it there is no pace."""
     session = SessionClock(beside={"eager": BESIDE, "graph": BESIDE}, pace=PACE if singly else None)
     batches = Batches(per_call, refuses)
-    look = SecondLook(Singles(singly, unsure_us, wakes_us, slice_us), batches, "cuda", session, returns_outputs)
-    return Seen(look.at(Claims(claims, host_us), Judged()), batches.asked)
+    singles = Singles(singly, unsure_us, wakes_us, slice_us)
+    look = SecondLook(singles, batches, "cuda", session, returns_outputs)
+    return Seen(look.at(Claims(claims, host_us), Judged()), batches.asked, singles.most)
 
 
 def test_a_single_call_decides_where_the_pace_is_certain():
@@ -134,6 +137,7 @@ def test_where_the_pace_is_not_certain_batches_decide():
 def test_a_disturbed_pace_is_taken_again_before_a_batch_decides():
     """On a busy machine a batch of an honest solution says 17 us instead of 10."""
     judged = looked({"graph": 17.0}, {"graph": 10.0}, singly={"graph": 10.2}, unsure_us=[25.0, 1.5])
+    assert judged.most == [MOST, MOST_AGAIN]
     assert judged.batches == [] and judged.clocked["graph"].short_us == 0 and judged.relayed["graph"].unsure_us == 1.5
 
 

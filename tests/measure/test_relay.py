@@ -4,9 +4,11 @@ What a worker may gain against it stands in test_clock_classes.py, on a simulate
 
 from __future__ import annotations
 
+import math
 import random
 import statistics
 import time
+from dataclasses import replace
 
 import pytest
 from measuring import CPU
@@ -36,7 +38,7 @@ executor.CallExecutor.relay = lambda self, *words: (relayed.append(1), relay(sel
 EARLY = """from kernelderby.measure.worker import executor
 
 
-def relay(self, kind, count, armed, by_host):
+def relay(self, kind, count, armed):
     for number in range(count):
         self.signals.wait("go", number + 1)
         self.signals.give("done", number + 1)
@@ -114,7 +116,7 @@ def test_what_is_not_right_in_a_single_call_is_found(relay_of, pacer, body, befo
 UNTIL_COMPARED = """from kernelderby.measure.worker import executor
 
 
-def relay(self, kind, count, armed, by_host):
+def relay(self, kind, count, armed):
     ended, saw = time.perf_counter(), False
     for number in range(count):
         self.signals.wait("go", number + 1)
@@ -128,6 +130,23 @@ def relay(self, kind, count, armed, by_host):
 
 executor.CallExecutor.relay = relay
 """
+
+
+def test_a_pace_that_is_late_holds_up_nobody_but_once(relay_of, pacer, monkeypatch):
+    relay, asked = relay_of(HONEST), []
+
+    def late(self, kind, *words):
+        asked.append(self)
+        if self is pacer.pace.executor:
+            raise Failed(Status.CRASHED, "late")
+        return relayed(self, kind, *words)
+
+    relayed = RemoteExecutor.relay
+    monkeypatch.setattr(RemoteExecutor, "relay", late)
+    monkeypatch.setattr(pacer, "pace", replace(pacer.pace))
+    for _ in range(2):
+        assert math.isinf(relay.relayed(pacer.pace, "eager", 1e6).unsure_us)
+    assert pacer.pace.is_lost and len(asked) == 1
 
 
 def test_which_single_calls_are_compared_shows_nowhere(relay_of, pacer, monkeypatch):
@@ -145,7 +164,7 @@ def test_which_single_calls_are_compared_shows_nowhere(relay_of, pacer, monkeypa
 HALF = """from kernelderby.measure.worker import executor
 
 
-def relay(self, kind, count, armed, by_host):
+def relay(self, kind, count, armed):
     for number in range(count):
         self.signals.wait("go", number + 1)
         if os.urandom(1)[0] < 115:

@@ -9,7 +9,7 @@ in the same way, over the same buffers, with a process that holds no solution (t
 
 A call on several streams must not be enqueued ahead: one of its streams waits for another, which waits for the word,
 and a GPU that waits within one process leaves it only when its time slice is over (2 ms; H200, 2026-11-29). Such calls
-are relayed by the host: the worker enqueues each one after its word.
+are relayed by the host: the word is there before the worker is asked for the call.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import torch
 
 from kernelderby.measure.clock.timing import flush_bytes
 from kernelderby.measure.judge.checksums import bytes_of
-from kernelderby.measure.judge.correctness import POISON, synchronize
+from kernelderby.measure.judge.correctness import POISON, Outputs, synchronize
 from kernelderby.measure.judge.exchange import COMPARING_SECONDS, ENOUGH_BY_CLOCK, Exchange, Left
 from kernelderby.measure.wire.remote import RemoteExecutor
 from kernelderby.measure.wire.replies import Failed
@@ -34,7 +34,7 @@ from kernelderby.measure.wire.signals import Signals
 from kernelderby.rows.measurement import Status
 
 AT_ONCE = 16  # calls that a worker enqueues: a stream takes some hundred commands before its host has to wait
-FEWEST, MOST = 8, 128
+FEWEST, MOST, MOST_AGAIN = 8, 128, 512  # again: where the pace was too uncertain
 _FIRST = 24  # calls of the pace, by whose spread the number of calls is chosen
 _OF_MARGIN = 8  # a median may be off by this part of the margin
 _WAKES_US = 60.0  # until a host that waits for its GPU has noticed, and has launched what comes next
@@ -44,15 +44,16 @@ _PROBES = 9
 _IDLE_US = 120  # a kernel of the judge's takes 13 to 30 us on an idle H200; behind another process 270 us to 1.3 ms
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Pacemaker:
     """A process without a solution. empty_us: kind -> what its call takes by the protocol's timer. slack: kind -> by
-    how much this clock was longer than that timer, for a copy that the judge trusts."""
+    how much this clock was longer than that timer, for a copy that the judge trusts. is_lost: it has failed a call."""
 
     executor: RemoteExecutor
     signals: Signals
     empty_us: dict[str, float]
     slack: dict[str, Slack] = field(default_factory=dict)
+    is_lost: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,7 @@ class Relayed:
         return self.call_us - claimed_us - margin_us - self.unsure_us - self.wakes_us
 
 
-NO_SLACK = Slack()
+NO_SLACK, NO_PACE = Slack(), Relayed(0.0, math.inf)
 
 
 def of_medians(theirs: Sequence[float], paced: Sequence[float], empty_us: float, slack: Slack = NO_SLACK) -> Relayed:
@@ -99,10 +100,10 @@ def calm(times: Sequence[float], block: int = AT_ONCE) -> list[float]:
     return list(min((times[at : at + block] for at in range(0, len(times), block)), key=statistics.median))
 
 
-def calls_for(margin_us: float, paced: Sequence[float]) -> int:
+def calls_for(margin_us: float, paced: Sequence[float], most: int = MOST) -> int:
     """How many calls make a median as certain as the margin asks for."""
     wanted = (1.25 * _spread(paced) * math.sqrt(2) * _OF_MARGIN / margin_us) ** 2
-    return max(FEWEST, min(MOST, math.ceil(wanted)))
+    return max(FEWEST, min(most, math.ceil(wanted)))
 
 
 def _spread(values: Sequence[float]) -> float:
@@ -119,31 +120,46 @@ class Relay:
         self._blocks: set[tuple[int, str]] = set()  # executor and kind whose calls wait for their contents on the host
 
     def relayed(
-        self, pace: Pacemaker, kind: str, margin_us: float, copy_us: float = 0.0, by_host: bool = False
+        self,
+        pace: Pacemaker,
+        kind: str,
+        margin_us: float,
+        copy_us: float = 0.0,
+        by_host: bool = False,
+        most: int = MOST,
     ) -> Relayed:
         """Wrong where a compared call is. Failed where the worker ends or is late. copy_us: of the outputs that a
-        solution returns, which its worker copies. While the pace is taken its process stands still, and what it has
-        launched is waited for: whoever slows the pace would gain. Infinitely unsure where the GPU does not come to
-        rest."""
+        solution returns, which its worker copies. most: maximum number of calls. NO_PACE where the GPU does not come to
+        rest, or the pace is lost."""
         exchange, executor = self._exchange, self._exchange.executor
-        with executor.still():
-            if not self._comes_to_rest():
-                return Relayed(0.0, math.inf)
-            before = self.us(pace.executor, pace.signals, kind, _FIRST, by_host)
-        count = calls_for(margin_us, before)
+        before = self._paced(pace, kind, _FIRST, by_host)
+        if not before:
+            return NO_PACE
+        count = calls_for(margin_us, before, most)
         drawn = exchange.drawn(f"relay/{kind}/{self._made[kind]}", count, count, COMPARING_SECONDS, ENOUGH_BY_CLOCK)
         left: dict[int, tuple[Left, int, str]] = {}
         theirs = self.us(executor, exchange.signals, kind, count, by_host, dict.fromkeys(drawn), left)
-        with executor.still():
-            if not self._comes_to_rest():
-                return Relayed(0.0, math.inf)
-            after = self.us(pace.executor, pace.signals, kind, max(count, _FIRST), by_host)
+        after = self._paced(pace, kind, max(count, _FIRST), by_host)
         compared = ((*left[number], rows) for number, rows in drawn.items())
         exchange.expect_right("after a single call by the judge's clock", compared)
+        if not after:
+            return NO_PACE
         paced = min(before, after, key=statistics.median)
         found = of_medians(theirs, paced, pace.empty_us[kind] - copy_us, pace.slack.get(kind, NO_SLACK))
         waits = kind == "eager" and (id(executor), kind) in self._blocks  # a replay looks at nothing on the host
         return replace(found, wakes_us=_WAKES_US if waits else 0.0)
+
+    def _paced(self, pace: Pacemaker, kind: str, count: int, by_host: bool) -> list[float]:
+        """Microseconds of calls of the pace; none where there is no pace. Meanwhile the solution's process stands
+        still, and what it has launched is waited for: whoever slows the pace would gain."""
+        with self._exchange.executor.still():
+            if pace.is_lost or not self._comes_to_rest():
+                return []
+            try:
+                return self.us(pace.executor, pace.signals, kind, count, by_host)
+            except Failed:
+                pace.is_lost = True  # an answer may still come, which nobody would understand
+                return []
 
     def _comes_to_rest(self) -> bool:
         until = time.monotonic() + _REST_SECONDS
@@ -167,26 +183,28 @@ class Relay:
         times, device = list[float](), self._exchange.maker.device
         while len(times) < count:
             self._made[kind] += 1
-            first, calls = len(times), min(AT_ONCE, count - len(times))
+            first, calls = len(times), 1 if by_host else min(AT_ONCE, count - len(times))
             signals.reset()
             synchronize(device)
+            variants = [f"relay/{kind}/{self._made[kind]}/{number}" for number in range(calls)]
+            begun = [self._begun(signals, 0, variants[0], 1)] if by_host else []
+            synchronize(device)
 
-            def drive(first: int = first, calls: int = calls) -> None:
-                for number in range(calls):
-                    which, variant = number % len(self._exchange.sets), f"relay/{kind}/{self._made[kind]}/{number}"
-                    us, found = self._single(executor, signals, which, variant, number + 1, first + number in keeps)
+            def drive(first: int = first, variants: list[str] = variants, begun: list[_Begun] = begun) -> None:
+                for number, variant in enumerate(variants):
+                    which, word = number % len(self._exchange.sets), number + 1
+                    call = begun[number] if begun else self._begun(signals, which, variant, word)
+                    us, found = self._ended(call, executor, signals, which, word, first + number in keeps)
                     times.append(us)
                     if left is not None:
                         left[first + number] = found, which, variant
 
             waits = device.type == "cuda" and not by_host and (id(executor), kind) not in self._blocks
-            if not executor.relay(kind, calls, drive, signals.release, waits, by_host) and not by_host:
+            if not executor.relay(kind, calls, drive, signals.release, waits) and not by_host:
                 self._blocks.add((id(executor), kind))
         return times
 
-    def _single(
-        self, executor: RemoteExecutor, signals: Signals, which: int, variant: str, word: int, keeps: bool
-    ) -> tuple[float, Left]:
+    def _begun(self, signals: Signals, which: int, variant: str, word: int) -> _Begun:
         exchange, maker = self._exchange, self._exchange.maker
         device = maker.device
         inputs, outputs = exchange.sets[which].inputs, exchange.sets[which].outputs
@@ -202,9 +220,15 @@ class Relay:
         exchange.ready(which, POISON[exchange.random.randrange(2)])
         evict_inputs(device)
         signals.give("go", word)
+        return watch, taken
+
+    def _ended(
+        self, begun: _Begun, executor: RemoteExecutor, signals: Signals, which: int, word: int, keeps: bool
+    ) -> tuple[float, Left]:
+        (watch, taken), exchange = begun, self._exchange
         signals.wait("done", word, executor.lives)
         for each, tensor in taken.items():
-            tensor.copy_(outputs[each])
+            tensor.copy_(exchange.sets[which].outputs[each])
         us = watch.stopped(executor.lives, signals.release)
         return us, exchange.left(which, keeps, taken)
 
@@ -232,6 +256,9 @@ class _Watch:
                 self._end.synchronize()
                 raise Failed(Status.CRASHED, "the process has ended, or was late, in the middle of a call")
         return float(self._begin.elapsed_time(self._end)) * 1e3
+
+
+_Begun = tuple[_Watch, Outputs]
 
 
 def evict_inputs(device: torch.device) -> None:

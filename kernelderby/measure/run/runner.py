@@ -246,7 +246,16 @@ class Runner:
         slack = {kind: round(each.us, 3) for kind, each in self._pacer.pace.slack.items()}
         self._ledger.environment["judge_slack_us"] = slack
 
+    def _renew_pacer(self) -> None:
+        if self._pacer is None or not self._pacer.pace.is_lost:
+            return
+        self.observer.note("the pace of the judge's clock was late; its process is started again")
+        self._pacer.end()
+        self._pacer, self._run.clock = None, replace(self._run.clock, pace=None)
+        self._start_pacer(self._run.clock)
+
     def _run_job(self, job: Job) -> None:
+        self._renew_pacer()
         apart = job.solutions[0].name if job.apart else ""
         own = secret.of_workload(self.settings.secret, job.workload.uuid, apart)  # it stands in its rows
         left_out = f"{workload_label(job.workload)}: left out"

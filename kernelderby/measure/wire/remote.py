@@ -114,19 +114,11 @@ class RemoteExecutor:
         notes = [_note(text(note, 300)) for note in taken.notes]
         return msgspec.structs.replace(taken, **times, notes=notes, outside=outside)
 
-    def relay(
-        self,
-        kind: str,
-        count: int,
-        drive: Callable[[], None],
-        release: Callable[[], None],
-        waits: bool,
-        by_host: bool = False,
-    ) -> bool:
+    def relay(self, kind: str, count: int, drive: Callable[[], None], release: Callable[[], None], waits: bool) -> bool:
         """Runs the worker's calls at the judge's signals, which drive() gives; release() frees the worker if drive()
-        ends early. waits: wait a while until all calls are enqueued. by_host: the worker enqueues each call after
-        its signal. Returns whether they were enqueued before drive()."""
-        self.worker.send("relay", self.seconds, kind=kind, count=count, by_host=by_host)
+        ends early. waits: wait a while until all calls are enqueued. Returns whether they were enqueued before
+        drive()."""
+        self.worker.send("relay", self.seconds, kind=kind, count=count)
         is_armed = waits and self.worker.has_answered(_ARMED_SECONDS)
         try:
             drive()

@@ -237,10 +237,9 @@ class Worker:
             lambda iteration: meet(Stop("done", iteration)),
         )
 
-    def relay(self, kind: str, count: int, by_host: bool) -> Done:
+    def relay(self, kind: str, count: int) -> Done:
         """Calls at the judge's signals, with a stop when all are enqueued."""
-        armed = msgspec.to_builtins(Stop("armed", count))
-        self.executor.relay(kind, count, lambda: self.channel.write(armed), by_host)
+        self.executor.relay(kind, count, lambda: self.channel.write(msgspec.to_builtins(Stop("armed", count))))
         return Done()
 
     # -------------------------------------------------------------------------------------------------------- tuning
