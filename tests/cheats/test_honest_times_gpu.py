@@ -74,7 +74,15 @@ class Plain:
 
     def __init__(self, name: str) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-c", PLAIN, str(SOURCES[name]), str(ROWS), str(ITERATIONS), " ".join(kinds_of(name))],
+            [
+                sys.executable,
+                "-P",
+                "-c",
+                PLAIN,
+                str(SOURCES[name]),
+                *map(str, (ROWS, ITERATIONS)),
+                " ".join(kinds_of(name)),
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
