@@ -31,7 +31,7 @@ import importlib.util, json, sys
 import torch
 from kernelderby.measure.clock.timing import CuptiTimer
 
-path, rows, iterations, kinds = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4].split()
+path, rows, iterations, kinds = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:]
 spec = importlib.util.spec_from_file_location("plain", path)
 module = importlib.util.module_from_spec(spec)
 device = torch.device("cuda", 0)
@@ -74,15 +74,7 @@ class Plain:
 
     def __init__(self, name: str) -> None:
         self._process = subprocess.Popen(
-            [
-                sys.executable,
-                "-P",
-                "-c",
-                PLAIN,
-                str(SOURCES[name]),
-                *map(str, (ROWS, ITERATIONS)),
-                " ".join(kinds_of(name)),
-            ],
+            [sys.executable, "-P", "-c", PLAIN, str(SOURCES[name]), str(ROWS), str(ITERATIONS), *kinds_of(name)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
