@@ -99,7 +99,7 @@ def broken_constraints(definition, sizes, scalars):
     for text in definition.constraints:
         for axis, size in definition.axes.items():
             other = {**sizes, axis: sizes[axis] + 2}
-            if size is None and axis in text and constraints.holds(text, other) is False:
+            if size is None and axis in text and constraints.relation_holds(text, other) is False:
                 yield f"{text}: {axis}", arguments(definition, other, scalars)
 
 
@@ -148,7 +148,7 @@ def odd_cases(definition):
     for axis, const in definition.axes.items():
         for size in (0, 1, values[axis] + 1, 2 * values[axis] - 1) if const is None else ():
             other = {**sizes, axis: size}
-            if not any(constraints.holds(text, other) is False for text in definition.constraints):
+            if not any(constraints.relation_holds(text, other) is False for text in definition.constraints):
                 yield Case(f"{axis}={size}", other, scalars, 7, generator=generator)
     if hasattr(module, "AXES_SPACE"):
         for shape in fresh_shapes(CATALOG, definition, module, "odd", 6, "cpu"):
