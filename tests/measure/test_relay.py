@@ -15,10 +15,14 @@ from measuring import CPU
 
 pytest.importorskip("torch")
 from kernelderby.catalog import Catalog
+from kernelderby.measure.judge.doubt import SessionClock
 from kernelderby.measure.judge.exchange import ENOUGH_BY_CLOCK
 from kernelderby.measure.judge.relay import FEWEST, MOST, Slack, calls_for, calm, of_medians
 from kernelderby.measure.judge.table import JudgesTable
 from kernelderby.measure.run.pacer import Pacer
+from kernelderby.measure.run.plan import Settings
+from kernelderby.measure.run.progress import Observer
+from kernelderby.measure.run.runner import Runner
 from kernelderby.measure.wire.process import WorkerProcess
 from kernelderby.measure.wire.remote import RemoteExecutor
 from kernelderby.measure.wire.replies import Done, Failed, Wrong
@@ -147,6 +151,19 @@ def test_a_pace_that_is_late_holds_up_nobody_but_once(relay_of, pacer, monkeypat
     for _ in range(2):
         assert math.isinf(relay.relayed(pacer.pace, "eager", 1e6).unsure_us)
     assert pacer.pace.is_lost and len(asked) == 1
+
+
+def test_a_lost_pace_ends_with_its_process(misbehaviours):
+    runner = Runner(Catalog.open(misbehaviours), CPU, Settings(), Observer())
+    made = runner._pacer = Pacer(misbehaviours, CPU, 30, {"eager": 5.0})
+    runner._run.clock = SessionClock(pace=made.pace)
+    runner._renew_pacer()
+    assert runner._pacer is made and runner._run.clock.pace is made.pace
+    made.pace.is_lost = True
+    runner._renew_pacer()  # on a CPU none is started
+    assert runner._pacer is runner._run.clock.pace is None
+    with pytest.raises(Failed):
+        made.pace.executor.call(0)
 
 
 def test_which_single_calls_are_compared_shows_nowhere(relay_of, pacer, monkeypatch):
