@@ -7,6 +7,7 @@ been made? A solution that frees or moves what it keeps between calls leaves its
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -28,6 +29,7 @@ from kernelderby.measure.wire.replies import Failed, SetUpTaken, Verdict, Wrong
 from kernelderby.rows.measurement import Status
 from kernelderby.store.counts import counted
 
+KINDS = ("eager", "graph")
 _TIMES = 4  # as many output elements: more than what a solution's workspace may have to spare
 WARMUP = 3  # untimed calls: compilation happened in the check, this is for clocks and allocator
 
@@ -88,8 +90,9 @@ class Race:
                 )
         self.has_graph = True
 
-    def turn(self, number: int, iterations: int) -> Turn:
-        """One round with contents of its own, timed and looked at. What the solution raises goes through."""
+    def turn(self, number: int, iterations: int, kinds: Collection[str] = KINDS) -> Turn:
+        """One round with contents of its own, timed and looked at. What the solution raises goes through. kinds: those
+        that are timed; a graph only if one is captured."""
         exchange = self.exchange
         if self.setup is None:  # otherwise the constants stay what setup saw
             variants = [f"{number}/{which}" for which in range(len(exchange.sets))]
@@ -98,12 +101,11 @@ class Race:
             for iteration in range(WARMUP):
                 exchange.ready_all()
                 exchange.executor.call(iteration % len(exchange.sets))
-            turn = Turn(PASSED, self.series.timed(f"{number}/eager", "eager", iterations))
-            if self.has_graph:
-                turn.graph = self.series.timed(f"{number}/graph", "graph", iterations)
-            if number:  # the trial runs beside those of others
-                self.taken["eager"].append(turn.eager)
-                self.taken["graph"] += [turn.graph] if turn.graph else []
+            turn = Turn(PASSED)
+            if "eager" in kinds:
+                turn.eager = self._timed(number, "eager", iterations)
+            if "graph" in kinds and self.has_graph:
+                turn.graph = self._timed(number, "graph", iterations)
             self._expect_what_stays()
         except Wrong as wrong:
             try:
@@ -112,6 +114,12 @@ class Race:
                 return Turn(cause.verdict)
             return Turn(wrong.verdict)
         return turn
+
+    def _timed(self, number: int, kind: str, iterations: int) -> Spans:
+        spans = self.series.timed(f"{number}/{kind}", kind, iterations)
+        if number:  # the trial runs beside those of others
+            self.taken[kind].append(spans)
+        return spans
 
     def _expect_what_stays(self) -> None:
         for each, sums in zip(self.exchange.sets, self.exchange.stays, strict=True):

@@ -224,7 +224,8 @@ class Gate:
         number = 1 + block * len(ORDER) + place
         for attempt in range(turns.REPEATS + 1):
             with self._alone(role):
-                taken = outcome_of(race.turn, number * (turns.REPEATS + 1) + attempt, self.settings.iterations)
+                own = number * (turns.REPEATS + 1) + attempt
+                taken = outcome_of(race.turn, own, self.settings.iterations, (kind,))
             if not isinstance(taken, Turn):
                 raise _Out(role, taken)
             turn = taken
@@ -235,7 +236,7 @@ class Gate:
             self.observer.repeated(role, why)
             time.sleep(_COOLING_SECONDS)
         spans = turn.graph if kind == "graph" and turn.graph else turn.eager
-        return Claims({kind: statistics.median(spans.spans_us)}, statistics.median(turn.eager.host_us))
+        return Claims({kind: statistics.median(spans.spans_us)}, statistics.median(spans.host_us))
 
     def _end(self) -> None:
         for worker in self._workers.values():
