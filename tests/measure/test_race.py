@@ -61,6 +61,14 @@ def right(x, y, factor, out, **prepared):
     torch.add(x, y, alpha=factor, out=out)
 
 
+def test_a_turn_times_what_it_is_asked_for(definition):
+    race = local_race(*parts(definition, right), WallTimer())
+    turn = race.turn(1, 4, ("graph",))  # none is captured
+    assert turn.verdict.status is Status.PASSED and not turn.eager.spans_us and turn.graph is None
+    assert len(race.turn(2, 4, ("eager",)).eager.spans_us) == 4
+    assert [len(each.spans_us) for each in race.taken["eager"]] == [4]
+
+
 def test_every_call_of_a_turn_has_contents_of_its_own(definition):
     seen, poison = [], set()
 
