@@ -235,7 +235,10 @@ except ValueError:  # EPERM, as Python tells it
 resource.setrlimit(resource.RLIMIT_NOFILE, (500, 500))
 if os.uname().machine == "x86_64":
     assert libc.syscall(56, 0x10000000 | 17, 0, 0, 0, 0) == -1, "a user namespace by clone"
+    assert libc.syscall(56, int(signal.SIGCONT), 0, 0, 0, 0) == -1, "a child whose end wakes its parent"
     assert libc.syscall(435, 0, 0) == -1 and ctypes.get_errno() == errno.ENOSYS
+assert libc.prctl(1, int(signal.SIGCONT)) == -1 and ctypes.get_errno() == errno.EPERM, "woken by a parent's end"
+assert libc.prctl(1, int(signal.SIGTERM)) == 0 and libc.prctl(4, 1) == 0 and libc.prctl(4, 0) == -1
 x86 = os.uname().machine == "x86_64"
 for number in (298, 272, 304, 165, 29, 248, 240) if x86 else (241, 97, 265, 40, 194, 217, 180):
     assert libc.syscall(number, 0, 0, 0, 0, 0) == -1 and ctypes.get_errno() == errno.EPERM, number

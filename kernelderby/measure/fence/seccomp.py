@@ -14,6 +14,7 @@ import ctypes
 import errno
 import os
 import platform
+import signal
 import struct
 from collections.abc import Collection, Iterable
 from pathlib import Path
@@ -97,8 +98,8 @@ _IOCTL, _SIGNALLING, _OF_FILE_SYSTEMS = (16, 29), [0x8901, 0x8902, 0x5412], (0x6
 _SOCKET, _CONNECT, _SOCKETPAIR = (41, 198), (42, 203), (53, 199)
 _AF_NETLINK, _OF_PROGRAMS = 16, 2  # NETLINK_USERSOCK: programs talk to each other
 _AF_UNIX, _KIND, _CONNECTED_KINDS = 1, 0xF, (1, 5)  # SOCK_STREAM, SOCK_SEQPACKET
-_CLONE = (56, 220)
-_PRCTL, _PR_SET_DUMPABLE = (157, 167), 4
+_CLONE, _EXIT_SIGNAL = (56, 220), 0xFF
+_PRCTL, _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE = (157, 167), 1, 4
 _NAMESPACES = 0x7E020000  # CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET
 
 _PR_GET_SECCOMP, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS, _FILTER = 21, 22, 38, 2
@@ -245,11 +246,17 @@ def _program(targets: Collection[int], has_service: bool, of_judge: bool) -> byt
     if not has_service:
         code += _rule(_SOCKETPAIR[column], [_argument(0), *of_unix, _REFUSED_HERE])
         code += _rule(_CONNECT[column], [(_RETURN, 0, 0, _FAIL | errno.ECONNREFUSED)])
-    if not of_judge:  # else it hides its open files, and their memory, from the runner
+    if not of_judge:
+        # A process at its end may still tell a relative so by SIGCONT while the run has stopped both: giving back what
+        # it held takes as long as it likes.
+        woken = _answered_when(1, [signal.SIGCONT], _REFUSE)
+        by_an_end = [(_EQUAL, 0, len(woken), _PR_SET_PDEATHSIG), *woken]
+        # Otherwise it hides its open files, and their memory, from the runner.
         hidden = [(_EQUAL, 1, 0, _PR_SET_DUMPABLE), (_RETURN, 0, 0, _ALLOW), *_answered_when(1, [0], _REFUSE)]
-        code += _rule(_PRCTL[column], [_argument(0), *hidden])
-    makes_one = [_argument(0), (_ANY_BIT, 0, 1, _NAMESPACES), (_RETURN, 0, 0, _REFUSE), (_RETURN, 0, 0, _ALLOW)]
-    code += _rule(_CLONE[column], makes_one)
+        code += _rule(_PRCTL[column], [_argument(0), *by_an_end, *hidden])
+    makes_one = [_argument(0), (_ANY_BIT, 0, 1, _NAMESPACES), (_RETURN, 0, 0, _REFUSE)]
+    wakes = [(_AND, 0, 0, _EXIT_SIGNAL), (_EQUAL, 0, 1, signal.SIGCONT), (_RETURN, 0, 0, _REFUSE)]
+    code += _rule(_CLONE[column], [*makes_one, *wakes, (_RETURN, 0, 0, _ALLOW)])
     for name, (numbers, argument) in _OF_ITSELF.items():
         if of_judge and name == "prlimit64":  # its workers mark themselves, under this filter too
             code += _rule(numbers[column], [*_answered_when(argument, [0], _ALLOW)[:-1], _REFUSED_HERE])
