@@ -57,10 +57,15 @@ def _located(error: str, place: str, data: Any, kind: type, lax: bool) -> tuple[
     value = data
     for name, index, any_key in _STEP.findall(place.partition("` in `")[2] or place):
         if any_key and isinstance(value, dict):
-            step = next((key for key in value if _fails(error, _with(data, steps, {key: value[key]}), kind, lax)), None)
-            if step is None:
+            keys = list(value)
+            while len(keys) > 1:  # one by one takes hours where there are many
+                half = keys[: len(keys) // 2]
+                held = _with(data, steps, {key: value[key] for key in half})
+                keys = half if _fails(error, held, kind, lax) else keys[len(half) :]
+            alone = _with(data, steps, {key: value[key] for key in keys})
+            if not keys or not _fails(error, alone, kind, lax):
                 break
-            data = _with(data, steps, {step: value[step]})
+            step, data = keys[0], alone
         else:
             step = int(index) if index else name
         try:

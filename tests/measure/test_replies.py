@@ -3,10 +3,12 @@
 import itertools
 import json
 import math
+import time
 
 import pytest
 
 from kernelderby.measure.clock.spans import Spans
+from kernelderby.measure.wire import quoted
 from kernelderby.measure.wire.quoted import kept, shown
 from kernelderby.measure.wire.replies import (
     CaptureDone,
@@ -139,6 +141,25 @@ def test_words_of_a_worker_reach_no_row(said, row):
         assert (row in found or built is cut) and "(log " in found and words
     assert "hunter2" in shown(message)
     assert kept("no answer within 3 s", pytest.fail) == "no answer within 3 s"
+
+
+def test_an_answer_of_many_names_is_soon_explained():
+    """Each name by itself, beside a copy of all others, would take an hour."""
+    many = dict.fromkeys(map(str, range(100_000)), 0.5)
+    numbers = dict.fromkeys(("max_absolute_error", "max_relative_error", "relative_error_norm"), 0.5)
+    verdict = {"status": "wrong_shape", "correctness": {**numbers, **many, "matched_ratio": {**many, "last": "?"}}}
+    start = time.monotonic()
+    with pytest.raises(Failed, match=r"matched_ratio\.last: must be a number"):
+        Reply({"ok": True, "wrong": {**verdict, **many}}).wrong  # noqa: B018
+    assert time.monotonic() - start < 60
+
+
+def test_a_worker_cannot_choose_the_hash_of_its_words(monkeypatch):
+    """A secret could stand in it: twenty bits cost a second of trials."""
+    first = quoted.hash_of("the same words")
+    assert first == quoted.hash_of("the same words") != quoted.hash_of("other words")
+    monkeypatch.setattr(quoted, "_KEY", b"of another run")
+    assert quoted.hash_of("the same words") != first
 
 
 def test_every_text_of_a_reply_is_quoted():

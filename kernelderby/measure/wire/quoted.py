@@ -10,10 +10,12 @@ from __future__ import annotations
 import builtins
 import hashlib
 import re
+import secrets
 from collections.abc import Callable
 
 _BEGIN, _END = "\x02", "\x03"
 _QUOTED = re.compile(f"{_BEGIN}([^{_END}]*)(?:{_END}|$)")
+_KEY = secrets.token_bytes(16)  # of this process
 _NAMES = frozenset(
     {name for name, value in vars(builtins).items() if isinstance(value, type) and issubclass(value, BaseException)}
     | {"AcceleratorError", "BuildError", "CalledProcessError", "CompilationError", "CompileTimeAssertionFailure"}
@@ -71,7 +73,8 @@ def kept(message: str, keep: Callable[[str], None]) -> str:
 
 
 def hash_of(words: str) -> str:
-    return hashlib.sha256(words.encode("utf-8", "replace")).hexdigest()[:12]
+    """By a key that no worker knows: otherwise it would try words until their hash spells what it wants to say."""
+    return hashlib.blake2b(words.encode("utf-8", "replace"), digest_size=6, key=_KEY).hexdigest()
 
 
 def class_of(words: str) -> str:
