@@ -25,7 +25,7 @@ from kernelderby.measure.judge.exchange import PASSED, WHILE_TIMED, Exchange, un
 from kernelderby.measure.judge.inputs import InputMaker
 from kernelderby.measure.judge.relay import Relay
 from kernelderby.measure.judge.series import Series
-from kernelderby.measure.wire.replies import Failed, SetUpTaken, Verdict, Wrong
+from kernelderby.measure.wire.replies import Failed, SetUpTaken, Verdict, Wrong, nonsense
 from kernelderby.rows.measurement import Status
 from kernelderby.store.counts import counted
 
@@ -44,10 +44,11 @@ class Turn:
 
 
 class Race:
-    """taken: kind -> the spans of the rounds, for other clocks to look at."""
+    """taken: kind -> the spans of the rounds, for other clocks to look at. has_setup: whether its solution names one;
+    without, constants change from turn to turn, whatever its process says."""
 
-    def __init__(self, exchange: Exchange) -> None:
-        self.exchange = exchange
+    def __init__(self, exchange: Exchange, has_setup: bool = True) -> None:
+        self.exchange, self._has_setup = exchange, has_setup
         self.series, self.batches, self.relay = Series(self.exchange), Batches(self.exchange), Relay(self.exchange)
         self.has_graph = False
         self.why: tuple[str, ...] = ()
@@ -73,6 +74,8 @@ class Race:
         exchange.write_what_stays(variants, whole=True)
         synchronize(exchange.maker.device)
         self.setup, *_ = [exchange.executor.set_up(which) for which in range(len(exchange.sets))]
+        if self.setup is not None and not self._has_setup:
+            raise nonsense("the worker's answer: setup: its solution names none")
 
     def capture(self) -> None:
         """Captures the call over each set. NotCapturable with the reason; also where a replay on other contents behind

@@ -58,7 +58,8 @@ class JudgesTable:
         if solution.setup and definition.of_setup != definition.constants:
             definition = definition.with_setup()
             maker = InputMaker(definition, self.module, maker.case, self.device, maker.root, self.secret)
-        return Race(Exchange(definition, self.module, maker, executor, solution.in_place, references=self.references))
+        exchange = Exchange(definition, self.module, maker, executor, solution.in_place, references=self.references)
+        return Race(exchange, has_setup=bool(solution.setup))
 
     def breaks_alone(self) -> bool:
         """Whether the definition's own code fails on this case with no solution near it."""

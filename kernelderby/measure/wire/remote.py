@@ -7,6 +7,7 @@ else that a worker sends ends as its own row (Failed), and never ends the run.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -57,8 +58,10 @@ class RemoteExecutor:
         self._ask(Done, "attach", descriptors, sets=described[:-1], signals=described[-1])
 
     def set_up(self, which: int) -> SetUpTaken | None:
+        start = time.monotonic()
         taken = self._ask(SetUpDone, "set_up", which=which).setup
-        return taken and SetUpTaken(round(taken.seconds, 6), round(taken.memory_bytes))
+        took = time.monotonic() - start
+        return taken and SetUpTaken(round(min(taken.seconds, took), 6), round(taken.memory_bytes))
 
     def call(self, which: int) -> None:
         self._ask(Done, "call", which=which)

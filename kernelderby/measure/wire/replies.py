@@ -19,7 +19,7 @@ from kernelderby.hardware.occupancy import KernelDemand
 from kernelderby.measure.clock.spans import Microseconds
 from kernelderby.measure.wire.quoted import quoted
 from kernelderby.rows.measurement import Correctness, Status
-from kernelderby.store.fields import Count, NotNegative, convert
+from kernelderby.store.fields import Count, NotNegative, convert, must_be
 
 _CHARACTERS = 2000
 # Statuses that a worker may report for its end; the judge gives the others.
@@ -79,7 +79,7 @@ class SetUpTaken(Struct, frozen=True):
     that it keeps."""
 
     seconds: NotNegative
-    memory_bytes: NotNegative
+    memory_bytes: Annotated[float, must_be("a number of bytes", ge=0, le=2**53)]
 
 
 class SetUpDone(Done, frozen=True):
