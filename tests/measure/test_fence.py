@@ -90,6 +90,30 @@ def test_what_grows_when_it_is_copied_is_not_kept(tmp_path, monkeypatch, fills):
     folders.remove_tree(folder)
 
 
+CLOSED = """
+import os, tempfile
+from pathlib import Path
+from kernelderby.measure.fence import folders
+
+if os.geteuid() == 0:  # root reads every folder
+    os.setuid(65534)
+folder = Path(tempfile.mkdtemp(dir="/tmp"))
+for mode in (0o300, 0o100):
+    os.makedirs(folder / f"{mode}/inner")
+    (folder / f"{mode}/inner/known").write_text("what it found out")
+    (folder / f"{mode}/inner").chmod(mode)
+    (folder / f"{mode}").chmod(mode)
+folders.remove_tree(folder)
+print(folder.exists())
+"""
+
+
+def test_a_folder_that_cannot_be_read_is_removed():
+    """A solution can make one, and find in a later run what it put there."""
+    done = subprocess.run([sys.executable, "-c", CLOSED], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "False\n", done.stderr
+
+
 def test_two_runs_at_a_time_have_two_folders(tmp_path):
     folder = caches.of_run(tmp_path, "a")
     code = "import sys; from pathlib import Path; from kernelderby.measure.fence import caches; "
@@ -510,6 +534,19 @@ def test_tables_of_pages_that_nobody_wrote_are_counted():
         for place in range(0, 4 << 30, 2 << 20):
             memory[place]
         assert processes.held([os.getpid()]) - before >= (2047 * mmap.PAGESIZE)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc is Linux's")
+def test_shared_memory_whose_pages_are_given_back_is_counted(monkeypatch):
+    """They stay where they are, as long as somebody has the memory mapped."""
+    monkeypatch.setattr(processes, "_LEAST_SHARED", 8 << 20)
+    before = processes.shared_memory()
+    with mmap.mmap(-1, 256 << 20) as memory:
+        memory[:] = bytes(256 << 20)
+        assert processes.forgotten([os.getpid()], before) < 64 << 20, "they are resident"
+        memory.madvise(mmap.MADV_DONTNEED)
+        assert processes.forgotten([os.getpid()], before) > 128 << 20
+        assert processes.forgotten([os.getpid()], processes.shared_memory()) == 0
 
 
 def test_foreign_lines_are_set_aside(tmp_path):

@@ -134,11 +134,13 @@ def readable() -> list[Path]:
 
 
 def remove_tree(folder: Path) -> None:
-    """Removes a tree of any depth. shutil.rmtree calls itself for each level."""
+    """Removes a tree of any depth, and folders that their maker made unreadable: otherwise a solution would find there
+    what it wrote in an earlier run. shutil.rmtree calls itself for each level."""
     with contextlib.suppress(RecursionError):
         shutil.rmtree(folder, ignore_errors=True)
     if os.path.lexists(folder):
-        subprocess.run(["rm", "-rf", "--", str(folder)], stderr=subprocess.DEVNULL, check=False)
+        for words in (["chmod", "-R", "u+rwx"], ["rm", "-rf"]):
+            subprocess.run([*words, "--", str(folder)], stderr=subprocess.DEVNULL, check=False)
 
 
 LEAST_ROOM = 1 << 30  # bytes that stay free where workers write, so that rows and rivals have space

@@ -82,6 +82,42 @@ def held_by_files(pids: Collection[int], most: int) -> tuple[int, int]:
     return count, sum(found.values())
 
 
+_SHARED = (b"/dev/zero (deleted)", b"/memfd:", b"/dev/shm/")
+_LEAST_SHARED = 1 << 30  # less is not looked for
+
+
+def shared_memory() -> int:
+    """Bytes of shared memory on this machine; 0 if unknown."""
+    try:
+        with open("/proc/meminfo", "rb") as file:
+            return next(int(line.split()[1]) * 1024 for line in file if line.startswith(b"Shmem:"))
+    except (OSError, ValueError, StopIteration):
+        return 0
+
+
+def forgotten(pids: Collection[int], before: int) -> int:
+    """Bytes of shared memory that these processes have mapped but that held() lacks, since they have given back the
+    pages and not the memory (MADV_DONTNEED). At most by how much the machine's has grown: before, it had so much."""
+    grown = shared_memory() - before
+    if grown < _LEAST_SHARED:
+        return 0
+    mapped, resident = dict[bytes, int](), 0
+    for pid in pids:
+        try:
+            with open(f"/proc/{pid}/maps", "rb") as file:
+                lines = [line.split(None, 5) for line in file if b"/" in line]
+            with open(f"/proc/{pid}/status", "rb") as file:
+                resident += sum(int(line.split()[1]) * 1024 for line in file if line.startswith(b"RssShmem:"))
+        except (OSError, ValueError, IndexError):  # it has ended
+            continue
+        for place, _, offset, device, number, name in (line for line in lines if len(line) == 6):
+            if name.startswith(_SHARED):
+                start, end = (int(each, 16) for each in place.split(b"-"))
+                which = device + number
+                mapped[which] = max(mapped.get(which, 0), int(offset, 16) + end - start)
+    return max(0, min(sum(mapped.values()), grown) - resident)
+
+
 def orphans(mark: int, known: Collection[int]) -> list[int]:
     """The children of this process with that mark that are not in `known`, because their parents have ended; with all
     their descendants. Ended ones are reaped."""

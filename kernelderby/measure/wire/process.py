@@ -99,6 +99,7 @@ class WorkerProcess:
         self._log_reader = threading.Thread(target=self._read_log, daemon=True)
         self._log_reader.start()
         self._deadline = self._timeout = self._looked_at = 0.0
+        self._shared_before = processes.shared_memory()
 
     @property
     def pid(self) -> int:
@@ -247,7 +248,8 @@ class WorkerProcess:
         files, in_files = processes.held_by_files(pids, _MOST_FILES)
         if files > _MOST_FILES:
             return Status.CRASHED, f"the process had more than {_MOST_FILES} files open, and was ended"
-        if (held := processes.held(pids) + in_files) > (most := processes.memory_limit()):
+        held = processes.held(pids) + in_files + processes.forgotten(pids, self._shared_before)
+        if held > (most := processes.memory_limit()):
             text = f"it held {held / 2**30:.1f} GiB of the machine's memory, where {most / 2**30:.1f} are allowed"
             return Status.OUT_OF_MEMORY, text
         return None
