@@ -37,6 +37,9 @@ class Process:
     def wait_until_stopped(self) -> None:
         """At once: nothing here stops."""
 
+    def expect_rest(self, pids: list[int]) -> None:
+        """None of them works."""
+
     def go_on(self) -> None:
         self.stopped = False
 

@@ -54,6 +54,28 @@ def threads(pids: Collection[int]) -> int:
     return found
 
 
+def worked(pids: Collection[int]) -> float:
+    """Seconds of processors that these processes have taken so far."""
+    found = 0
+    for pid in pids:
+        with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{pid}/stat", "rb") as file:
+            found += sum(map(int, file.read().rpartition(b")")[2].split()[11:13]))
+    return found / os.sysconf("SC_CLK_TCK")
+
+
+def are_working(pids: Collection[int]) -> bool:
+    """Whether a thread of these processes runs or waits for a processor."""
+    for pid in pids:
+        try:
+            for thread in os.listdir(f"/proc/{pid}/task"):
+                with open(f"/proc/{pid}/task/{thread}/stat", "rb") as file:
+                    if file.read().rpartition(b")")[2].split()[0] == b"R":
+                        return True
+        except (OSError, IndexError):  # it has ended
+            continue
+    return False
+
+
 def held_by_files(pids: Collection[int], most: int) -> tuple[int, int]:
     """The number of files that these processes have open (counted up to `most`), and the bytes of memory behind files
     without a disk: nameless files (memfd_create), pipes and pairs of sockets, each counted once."""

@@ -12,7 +12,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
@@ -33,6 +33,8 @@ _POLL_SECONDS = 0.2
 _LATE_SECONDS = 5.0  # for the rest of an answer that has begun
 _LOOK_SECONDS = 1.0
 _STOP_SECONDS = 0.1
+# What a thread has asked the kernel for is done although it is stopped: so long, of processors' time and at most.
+_WORK_SECONDS, _REST_SECONDS = 2.0, 60.0
 _MOST_PROCESSES = 1000  # compilers run in parallel, with a few processes each
 _MOST_THREADS = 20_000  # a library starts one for each processor, and so do compilers
 _MOST_FILES = 50_000
@@ -99,6 +101,7 @@ class WorkerProcess:
         self._log_reader = threading.Thread(target=self._read_log, daemon=True)
         self._log_reader.start()
         self._deadline = self._timeout = self._looked_at = 0.0
+        self._ending = "has ended"
         self._shared_before = processes.shared_memory()
 
     @property
@@ -132,15 +135,31 @@ class WorkerProcess:
         self._signal(signal.SIGSTOP)
 
     def wait_until_stopped(self) -> None:
+        """Ends it if one of its threads works on all the same, within the kernel."""
         until, seen = time.monotonic() + _STOP_SECONDS, os.WSTOPPED | os.WEXITED | os.WNOWAIT | os.WNOHANG
         with contextlib.suppress(ChildProcessError):
-            while not os.waitid(os.P_PID, self.pid, seen) and time.monotonic() < until:
+            while not os.waitid(os.P_PID, self.pid, seen):
+                if time.monotonic() > until:
+                    self.expect_rest([self.pid])
+                    return
                 time.sleep(5e-5)
+
+    def expect_rest(self, pids: Collection[int]) -> None:
+        """Waits until these stopped processes no longer work within the kernel, and ends the worker if they do so
+        without end."""
+        until, most = time.monotonic() + _REST_SECONDS, processes.worked(pids) + _WORK_SECONDS
+        while processes.are_working(pids) and time.monotonic() < until:
+            if processes.worked(pids) > most:
+                self._ending = "worked on while the run had stopped it, and was ended"
+                return self.kill()
+            time.sleep(0.01)
 
     def go_on(self) -> None:
         self._signal(signal.SIGCONT)
 
     def _signal(self, number: signal.Signals) -> None:
+        if self._requests < 0:  # it has ended, and another may have its id
+            return
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, number)
 
@@ -197,7 +216,7 @@ class WorkerProcess:
         its children. DerbyError if the trace set itself is at fault."""
         while b"\n" not in self._unread:
             if self._replies < 0:  # it was killed before
-                return self._gone(Status.CRASHED, "the process has ended")
+                return self._gone(Status.CRASHED, f"the process {self._ending}")
             left = max(0.0, self._deadline - time.monotonic())
             ready, _, _ = select.select([self._replies], [], [], min(left, _POLL_SECONDS))
             if ready:
@@ -340,11 +359,14 @@ def standing_still(workers: Iterable[WorkerProcess]) -> Iterator[None]:
         for worker in stopped:  # with their groups, which nothing that they start can leave
             worker.tell_to_stop()
         processes.end_orphans(WorkerProcess.known())
-        started = {pid for worker in stopped for pid in processes.descendants(worker.pid)}
+        started_by = {worker: processes.descendants(worker.pid) for worker in stopped}
+        started = {pid for pids in started_by.values() for pid in pids}
         for pid in started:
             processes.signalled(pid, signal.SIGSTOP)
-        for worker in stopped:  # they stop in parallel
+        for worker, pids in started_by.items():  # they stop in parallel
             worker.wait_until_stopped()
+            if pids:
+                worker.expect_rest(pids)
         yield
     finally:
         for pid in started:
