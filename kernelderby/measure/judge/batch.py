@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -87,11 +87,15 @@ def released(
 def copying_us(sets: Sequence[BufferSet], device: torch.device) -> float:
     """What such copies take, which is no time of the calls. Before they are released and, on a CPU, while the worker
     stands still: one that slowed the copies down would gain. No more than it may, for whoever keeps a GPU busy."""
-    nbytes = sum(tensor.nbytes for each in sets for tensor in each.outputs.values())
-    most = (5 + len(sets)) * _COPY_SECONDS + nbytes / _COPIED_PER_SECOND[device.type]
+    most = _longest_copies(5 + len(sets), (tensor for each in sets for tensor in each.outputs.values()), device)
     start = time.perf_counter()
     _copied(sets, range(len(sets)), device)
     return min(time.perf_counter() - start, most) * 1e6
+
+
+def _longest_copies(launches: int, tensors: Iterable[torch.Tensor], device: torch.device) -> float:
+    """Seconds that these copies take on a slow machine."""
+    return launches * _COPY_SECONDS + sum(each.nbytes for each in tensors) / _COPIED_PER_SECOND[device.type]
 
 
 def _copied(sets: Sequence[BufferSet], order: Sequence[int], device: torch.device) -> dict[int, Outputs]:
@@ -176,17 +180,19 @@ class Batches:
         return best - copy_us
 
     def copy_us(self, kind: str) -> float:
-        """What copying the outputs of one call takes here, as a worker does it after each call that returns them."""
+        """What copying the outputs of one call takes here, as a worker does it after each call that returns them. The
+        worker stands still meanwhile: it would gain what it slows the copies down by."""
         exchange, count = self._exchange, 16
         outputs = exchange.sets[0].outputs
         held = {name: torch.empty_like(tensor) for name, tensor in outputs.items()}
-        best = float("inf")
-        for _ in range(4):
-            synchronize(exchange.maker.device)
-            start = time.perf_counter()
-            for _ in range(count):
-                for name, tensor in outputs.items():
-                    held[name].copy_(tensor)
-            synchronize(exchange.maker.device)
-            best = min(best, (time.perf_counter() - start) * 1e6 / count)
-        return best
+        best = _longest_copies(len(outputs), outputs.values(), exchange.maker.device)
+        with exchange.executor.still():
+            for _ in range(4):
+                synchronize(exchange.maker.device)
+                start = time.perf_counter()
+                for _ in range(count):
+                    for name, tensor in outputs.items():
+                        held[name].copy_(tensor)
+                synchronize(exchange.maker.device)
+                best = min(best, (time.perf_counter() - start) / count)
+        return best * 1e6
