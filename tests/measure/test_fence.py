@@ -524,6 +524,34 @@ def test_memory_behind_pipes_and_nameless_files_is_counted_once():
         each.close()
 
 
+HIDDEN = """
+import os, shutil, subprocess, tempfile, time
+from kernelderby.measure.fence import processes
+
+if os.geteuid() == 0:  # root reads every program
+    os.setuid(65534)
+found = []
+for mode in (0o711, 0o311):
+    folder = tempfile.mkdtemp(dir="/tmp")
+    with open(os.open(f"{folder}/sleep", os.O_CREAT | os.O_WRONLY, mode), "wb") as program:
+        program.write(open(shutil.which("sleep"), "rb").read())
+    with subprocess.Popen([f"{folder}/sleep", "60"]) as started:
+        time.sleep(0.5)
+        found.append(processes.hide_files([started.pid]))
+        started.kill()
+        time.sleep(0.5)
+        assert not processes.hide_files([started.pid]), "it has ended, and nobody has waited for it"
+    shutil.rmtree(folder)
+print(found)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc is Linux's")
+def test_who_runs_a_program_that_cannot_be_read_hides_its_files():
+    done = subprocess.run([sys.executable, "-c", HIDDEN], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "[False, True]\n", done.stderr
+
+
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc is Linux's")
 def test_tables_of_pages_that_nobody_wrote_are_counted():
     """A page that was only read is the kernel's page of zeros and costs nothing; its entry in a table does."""

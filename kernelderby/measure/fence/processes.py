@@ -76,6 +76,20 @@ def are_working(pids: Collection[int]) -> bool:
     return False
 
 
+def hide_files(pids: Collection[int]) -> bool:
+    """Whether one of these processes keeps its open files, and the memory behind them, from its own user. So does who
+    runs a program that the user may not read."""
+    for pid in pids:
+        try:
+            os.listdir(f"/proc/{pid}/fd")
+        except PermissionError:
+            if not marks.is_dead(pid):
+                return True
+        except OSError:  # it has ended
+            continue
+    return False
+
+
 def held_by_files(pids: Collection[int], most: int) -> tuple[int, int]:
     """The number of files that these processes have open (counted up to `most`), and the bytes of memory behind files
     without a disk: nameless files (memfd_create), pipes and pairs of sockets, each counted once."""

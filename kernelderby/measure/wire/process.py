@@ -264,6 +264,8 @@ class WorkerProcess:
             return Status.CRASHED, f"the process started more than {most_processes} others, and was ended"
         if processes.threads(pids) > (most_threads := processes.fitting(_MOST_THREADS)):
             return Status.CRASHED, f"the process had more than {most_threads} threads, and was ended"
+        if processes.hide_files(pids[1:]):
+            return Status.CRASHED, "a process that it started hides its open files, and was ended"
         files, in_files = processes.held_by_files(pids, _MOST_FILES)
         if files > _MOST_FILES:
             return Status.CRASHED, f"the process had more than {_MOST_FILES} files open, and was ended"
