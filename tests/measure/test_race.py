@@ -354,7 +354,28 @@ def test_every_batch_has_contents_of_its_own(definition):
     seen.clear()
     for _ in range(2):
         race.batches.us("eager", 7)
-    assert len(set(seen)) == len(seen) == 2 * 6 * 7
+    assert len(set(seen)) == len(seen) == 2 * 6 * (7 + 1)
+
+
+def test_calls_of_a_batch_side_by_side_gain_nothing(definition):
+    """On a CPU each of them takes at least what a call takes that is made alone."""
+    count, begun = 7, []
+
+    def run(*given):
+        begun.append(threading.Timer(0.02, right, given))
+        begun[-1].start()
+        if len(begun) == asked[-1]:
+            for each in begun:
+                each.join()
+            begun.clear()
+
+    race = local_race(*parts(definition, right), WallTimer())
+    assert race.batches.sets(count) == count
+    race.exchange.executor.candidate.function = run
+    batch_of, asked = race.exchange.executor.batch, []
+    race.exchange.executor.batch = lambda kind, count: (asked.append(count), batch_of(kind, count))
+    race.batches.beside = {"eager": batch.Beside(0.0, 0.0)}
+    assert race.batches.us("eager", count) > 0.9 * count * 20_000
 
 
 def test_the_sets_of_a_batch_share_constants_and_nothing_else(with_constant):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -24,6 +24,7 @@ BATCHES = 6
 LEAST_US, OF_CALL = 2.0, 0.05  # what a claim may fall short of the judge's clock: the larger of the two, per call
 # What may hold up the shortest of several batches as a whole, and how many calls share it at most.
 _HELD_UP_US = {"cuda": 64.0, "cpu": 400.0}
+_OF_ONE_ALONE_US = 150.0  # on a CPU: a process that has just waited is slow at first
 _MOST_SETS = {"cuda": 64, "cpu": 32}
 _ROOM = {"cuda": 8 << 30, "cpu": 64 << 20}  # bytes of further sets; of a GPU a quarter of what is free at most
 # A copy of outputs within the judge's memory: its launch, and bytes a second of a slow GPU and a busy CPU.
@@ -133,8 +134,11 @@ def calibrated(executor: RemoteExecutor, device: torch.device) -> dict[str, Besi
 
 
 class Batches:
+    """beside: kind -> what the clock sees beside the calls."""
+
     def __init__(self, exchange: Exchange) -> None:
         self._exchange, self._made = exchange, 0
+        self.beside: Mapping[str, Beside] = {}
 
     def sets(self, wanted: int) -> int:
         """Makes room for so many calls, or as many as the memory holds. NotCapturable as in Exchange.extend."""
@@ -149,6 +153,17 @@ class Batches:
         return min(wanted, exchange.extend(min(wanted, len(exchange.sets) + room // nbytes)))
 
     def us(self, kind: str, count: int) -> float:
+        """Of a batch of so many calls, without the copies of their outputs. On a CPU it takes no less than calls one
+        after another, of which some are made alone: a batch is shorter where the solution makes its calls side by
+        side."""
+        found, device = self._shortest_us(kind, count), self._exchange.maker.device.type
+        if device != "cpu":
+            return found
+        beside = self.beside.get(kind, UNKNOWN[device])
+        alone_us = self._shortest_us(kind, 1) - beside.batch_us - _OF_ONE_ALONE_US
+        return max(found, beside.batch_us + count * alone_us)
+
+    def _shortest_us(self, kind: str, count: int) -> float:
         """The shortest of some batches of so many calls, without the copies of their outputs. Calls of each batch are
         compared, of the shortest one more, since it alone counts: which, is drawn before. Wrong where one is not right.
 

@@ -112,6 +112,7 @@ class JudgesTable:
                 told = f"{kind}: its process claims {claimed:.1f} us, but {why}"
                 return Judged(Verdict(Status.REWARD_HACK, told))
         returns_outputs = not solution.destination_passing_style
+        race.batches.beside = session.beside
         look = SecondLook(race.relay, race.batches, self.device.type, session, returns_outputs)
         return look.at(claims, judged)
 
