@@ -124,3 +124,11 @@ def test_what_is_no_row_is_told_and_what_cannot_be_merged_refused(small_set, tmp
         assert lock_bytes(file.fileno(), CLAIMS + 5, 1)
         with pytest.raises(DerbyError, match="a run measures into it"):
             merge(small_set, [theirs])
+
+
+def test_a_folder_above_sets_is_refused(small_set, tmp_path):
+    other(tmp_path, small_set, "above/theirs", moved("elsewhere", "2099-01-01T00:00:00+00:00"))
+    before = (small_set / FILE).read_text()
+    with pytest.raises(DerbyError, match="is not at <gpu>/<op_type>/<operator>.jsonl"):
+        merge(small_set, [tmp_path / "above"])
+    assert (small_set / FILE).read_text() == before

@@ -20,7 +20,7 @@ ALIAS = "toy_swift"
 @pytest.fixture
 def aliased(small_set):
     file = small_set / FAST / "solution.toml"
-    file.write_text(f'aliases = ["{ALIAS}"]\n{file.read_text()}')
+    file.write_text(f'aliases = ["{ALIAS}"]  # prose: toy_prose\n{file.read_text()}')
     return small_set
 
 
@@ -39,6 +39,7 @@ def test_names_are_those_that_the_catalog_reads(checkout):
     [
         ("toy_fats", True),
         ("toy_fas", True),
+        ("toy_prose", True),
         ("toy_fast", False),
         ("scale_rows_h4_reference", False),
         (ALIAS, False),

@@ -67,7 +67,10 @@ def merge(root: Path, sources: Sequence[Path]) -> MergeResult:
         if os.path.realpath(folder) == os.path.realpath(root / "traces"):
             raise DerbyError(f"{source}: is the set itself; name others, and the set with --root")
         for path in paths:
-            found.setdefault(path.relative_to(folder), []).append(path)
+            inner = path.relative_to(folder)
+            if len(inner.parts) != 3:  # a folder above a set: nobody means all sets below it
+                raise DerbyError(f"{path}: is not at <gpu>/<op_type>/<operator>.jsonl of {folder}; name a trace set")
+            found.setdefault(inner, []).append(path)
     files = [_merged(root / "traces" / inner, paths, warnings) for inner, paths in sorted(found.items())]
     return MergeResult(tuple(files), tuple(warnings))
 

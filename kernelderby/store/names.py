@@ -30,7 +30,7 @@ def is_strange(root: Path, name: str) -> bool:
     known = {*names_in(root, OPERATOR), *names_in(root, SOLUTION)}
     if not name.isidentifier() or not known or {name, name.removesuffix(REFERENCE)} & known:
         return False
-    alias = re.compile(rf"\b{name}\b")
+    alias = re.compile(rf'\baliases"?\s*[=:]\s*\[[^\]]*\b{name}\b')  # TOML or JSON; prose may say the name too
     return not any(name in text and alias.search(text) for text in _written(root))
 
 
