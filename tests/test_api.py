@@ -102,7 +102,7 @@ def test_what_a_notebook_may_give_for_names(small_set):
         (lambda: found.rank(True), "definitions=True has"),
         (lambda: found.rank(iter([None])), "None is no name"),
         (lambda: found.rank(D, time="fast"), "time: 'fast' is unknown; known: busy, eager, graph"),
-        (lambda: found.rank(7), "no definition '7'"),
+        (lambda: found.rank(7), "no operator '7'"),
         (lambda: found.roofline(gpu=3), "no '3'"),
     ):
         with pytest.raises(DerbyError, match=words):

@@ -61,7 +61,7 @@ def test_other_verdicts(found):
     def verdict(*rows, **more):
         return data(found(*rows, **more))["verdict"]
 
-    assert verdict(row("toy_fast", 100, busy=30)) == "bound by gaps: for 70 of 100 us no kernel runs"
+    assert verdict(row("toy_fast", 100, busy=30)) == "bound by gaps: for 70 us of 100 us no kernel runs"
     assert verdict(row("toy_fast", 2.2, 2.2, 2.3)).startswith("near its floor: 91%")
     assert verdict(None).startswith("not measured") and not found(None).experiments
     assert "keep DRAM at 75%" in verdict(row("toy_fast"), unit=("DRAM", 75.0))

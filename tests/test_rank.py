@@ -395,7 +395,7 @@ def test_command_on_a_small_set(derby, small_set: Path):
     "arguments, words",
     [
         (["--gpu", "h20"], "did you mean"),
-        (["--definition", "scale_rows_h5"], "no definition 'scale_rows_h5'; did you mean scale_rows_h4"),
+        (["--definition", "scale_rows_h5"], "no operator 'scale_rows_h5'; did you mean scale_rows_h4"),
         (["--solutions", "toy_fst"], "no solution 'toy_fst'; did you mean toy_fast"),
         (["--protocol", "sundial"], "no row was measured with 'sundial'"),
         (["--write", "missing.md"], "missing.md: cannot be read"),
@@ -426,12 +426,12 @@ def test_definitions_with_rows_of_a_gpu():
 
 
 def test_command_ranks_what_solutions_competed_for(derby, checkout: Path):
-    """The checkout has rows of baselines that nothing else was measured against."""
+    """Operators that one solution alone has rows of are left out, and a line says so."""
     code, output, error = derby("rank", "--root", checkout, "--json")
     rankings = json.loads(output)["rankings"]
     assert code == 0 and all(len(ranking["order"]) > 1 for ranking in rankings)
     alone = len({row.definition for row in Catalog.open(checkout).traces()} - {each["definition"] for each in rankings})
-    assert alone >= 1 and "no rows of two solutions, left out" in error
+    assert (alone > 0) == ("no rows of two solutions, left out" in error)
     assert f"derby: {counted(alone, 'definition has', 'definitions have')} no rows" in error
     (one,) = json.loads(derby("rank", "--root", checkout, "--definition", "chunk_gated_delta_rule_state", "--json")[1])[
         "rankings"

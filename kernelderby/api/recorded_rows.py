@@ -96,6 +96,8 @@ class RecordedRows:
     ) -> Ranking | None:
         """The ranking over these workloads; None if none of them has a row."""
         others = {workload.uuid for workload in known} - {workload.uuid for workload in part}
+        origins = {workload.origin for workload in part}
+        alike = [workload for workload in known if workload.origin in origins]
 
         def ranked() -> Ranking | None:
             rows = [row for row in self.of(definition) if row.uuid not in others]
@@ -111,6 +113,7 @@ class RecordedRows:
                 only=None if only is None else set(only),
                 time=time,
                 noted=notes,
+                told_apart=alike if len(alike) > len(part) else (),
             )
 
         uuids = hashlib.sha256(" ".join(workload.uuid for workload in part).encode()).hexdigest()

@@ -69,7 +69,9 @@ def tensor(word: str) -> Tensor:
     if keyword.iskeyword(name):
         raise DerbyError(f"{word!r:.80}: {name} is a word of Python; rename the input")
     if dtype not in DTYPES:
-        raise DerbyError(f"{word!r:.80}: no dtype {dtype!r}; there are {', '.join(dict.fromkeys(_SHORT.values()))}")
+        raise DerbyError(
+            f"{word!r:.80}: no dtype {dtype!r}; there are {', '.join(map(_short, dict.fromkeys(_SHORT.values())))}"
+        )
     if dims is None:
         if given is None:
             raise DerbyError(f"{word!r:.80}: has no shape; write {name}:{dtype}[T,D], or a number's value: {word}=1e-6")

@@ -98,7 +98,7 @@ def _rules() -> tuple[tuple[re.Pattern[str], _DumpRule], ...]:
 
 def _shapes(catalog: Catalog, dumped: _Dumped, tokens: Sequence[int]) -> list[tuple[Definition, Sizes]] | str:
     """One shape for each entry of the rule's load, or a text that says why there is none."""
-    reason = "no definition"
+    reason = "no operator of the set"
     facts = {name: axis.value for name, axis in dumped.axes.items() if axis.value is not None}
     for pattern, entry in _rules():
         definition = catalog.definitions.get(entry.definition)

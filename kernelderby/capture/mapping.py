@@ -77,7 +77,7 @@ class Mapper:
             return UnmappedLaunch(None, "launched outside of any operator")
         inner = next((call for call in reversed(chain) if call.is_shaped), chain[-1])
         return UnmappedLaunch(
-            inner, "no definition" if inner.is_shaped else "recorded without shapes (record_shapes=True)"
+            inner, "no operator of the set" if inner.is_shaped else "recorded without shapes (record_shapes=True)"
         )
 
     def _of_call(self, call: OperatorCall, facts: Mapping[str, Any]) -> _Found | str | None:

@@ -117,7 +117,7 @@ class Catalog:
     def definition(self, name: str) -> Definition:
         if name not in self.definitions and (other := self.solutions.get(name)):
             raise DerbyError(f"{name} is a solution of {other.definition}; name the operator")
-        return _named(self.root, "definition", name, self.definitions, self._broken_definitions)
+        return _named(self.root, "operator", name, self.definitions, self._broken_definitions)
 
     def solution(self, name: str) -> Solution:
         """The solution of a name or an alias. NAME_reference is the reference of the definition NAME."""

@@ -67,7 +67,7 @@ def expect_names(given: Mapping[str, Any], root: Path) -> None:
                 from kernelderby.store.explain import suggestion
 
                 where = "" if root == Path() else f"{root}: "  # the current directory goes without saying
-                words = " or ".join("definition" if kind == OPERATOR else kind for kind in kinds)
+                words = " or ".join(kinds)
                 known = {name for kind in kinds for name in names_in(root, kind)}
                 known = known or {f"{each}_reference" for each in names_in(root, OPERATOR)}
                 raise DerbyError(f"{where}no {words} {value!r:.80}; {suggestion(value, known)}")

@@ -68,8 +68,8 @@ class DerbyCommand(click.Command):
             if "unexpected extra argument" in error.message and any(
                 isinstance(each, click.Option) and each.multiple for each in self.params
             ):
-                hint = f"{error.message} An option takes one value: write several as a,b or repeat the option."
-                raise click.UsageError(hint, context) from None
+                several = "An option takes one value: write several as a,b or repeat the option."
+                raise click.UsageError(f"{error.message.rstrip('.')}. {several}", context) from None
             raise
 
 

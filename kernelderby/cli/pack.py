@@ -59,7 +59,7 @@ def command(root: Path, check: bool, as_json: bool) -> None:
         for line in broken:
             say_line(f"broken  {line}")
         for line in _lines(changes):
-            say_line(("stale  " if check else "wrote  ") + line)
+            say_line(f"stale  {line}" if check else "wrote  {} (before: {})".format(*line.split(": ", 1)))
         if not changes and not broken:
             say("everything is fresh")
         elif check and changes:

@@ -39,14 +39,16 @@ def rank(
     only: Collection[str] | None = None,
     time: str | None = None,
     noted: Noted | None = None,
+    told_apart: Sequence[Workload] = (),
 ) -> Ranking:
     """Ranks the solutions of one definition on one GPU under one protocol, by one kind of time: `time`, or the one that
     selection.time_kind chooses.
 
     measurements: rows of any definition; rows of other definitions are skipped. solutions: all solutions of the
     definition in the set; `only` narrows them. gpu, protocol: see selection.choose_group. baseline: see
-    docs/scoring.md. noted: writes the notes, such as report.ranking.notes. DerbyError: no rows at all, an unknown GPU
-    or protocol, or a baseline that passed nothing there.
+    docs/scoring.md. noted: writes the notes, such as report.ranking.notes. told_apart: the workloads that labels tell
+    apart, where more than the ranked ones. DerbyError: no rows at all, an unknown GPU or protocol, or a baseline that
+    passed nothing there.
     """
     measurements = [row for row in measurements if row.definition == definition]
     groups = selection.group_rows(measurements)
@@ -67,7 +69,7 @@ def rank(
         )
     reference = baseline or next((name for name in ordered if data.times[name]), None)
     compared = compare(data, ordered, reference)
-    labels = shortest_labels(data.workloads)
+    labels = shortest_labels(told_apart or data.workloads)
     table = tuple(_row(data, workload, ordered, compared, labels[workload.uuid]) for workload in data.workloads)
     chosen = sorted((each.measurement for each in data.chosen.values()), key=lambda row: row.moment)
     moments = [row.timestamp for row in chosen]

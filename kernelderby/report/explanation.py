@@ -76,16 +76,22 @@ def _verdict(found: Explanation) -> str:
     if bound == "near":
         return f"near its floor: {reachable / parts.total:.0%} of the time is what {limit} takes at best"
     if bound == "unknown":
-        return f"{parts.total - reachable:.3g} us above the minimum of {limit}; the row does not show the cause"
+        return f"{_us(parts.total - reachable)} above the minimum of {limit}; the row does not show the cause"
     if bound == "gaps":
-        return f"bound by gaps: for {parts.gaps:.3g} of {parts.total:.3g} us no kernel runs"
-    told = f"bound by its kernels: they run {found.slow_kernels_us:.3g} us longer than {limit} takes at best"
+        return f"bound by gaps: for {_us(parts.gaps)} of {_us(parts.total)} no kernel runs"
+    told = f"bound by its kernels: they run {_us(found.slow_kernels_us)} longer than {limit} takes at best"
     if found.unit is None:
         return told
     name, used = found.unit
     if used >= FULL:
         return f"{told}, and keep {name} at {used:.0f}% of its peak: do less work there"
     return f"{told}, and no unit is full ({name} {used:.0f}%): latency, so more work in flight"
+
+
+def _us(time: float | None) -> str:
+    """Three digits, or all before the point: 57.2, 1181."""
+    assert time is not None
+    return f"{time:.0f} us" if time >= 1000 else f"{time:.3g} us"
 
 
 def _what(found: Explanation, experiment: Experiment) -> str:
@@ -122,7 +128,7 @@ def _as_the_rival(found: Explanation) -> str:
         return f"as {rival.solution} does: its row does not show where it gains"
     kernels, gaps = own.busy - rival.busy, own.gaps - rival.gaps
     where = "its kernels run" if kernels >= gaps else "its gaps last"
-    return f"as {rival.solution} does: {where} {max(kernels, gaps):.3g} us less"
+    return f"as {rival.solution} does: {where} {_us(max(kernels, gaps))} less"
 
 
 def _report(found: Explanation) -> Report:

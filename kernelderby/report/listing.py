@@ -258,7 +258,7 @@ def _workload_table(found: Contract) -> Table:
         columns += [Column(f"best on {gpu}", "left"), Column(f"S {gpu}")]
     rows: list[Row] = []
     for workload, each in zip(workloads, fields, strict=True):
-        label = _value(workload.shape_id) if has_id else workload.uuid[:8]
+        label = workload.uuid[:8] if workload.shape_id is None else str(workload.shape_id)
         sizes = (_value(each.get(name)) for name in shown)
         rows.append((label, *sizes, *_cost_cells(workload), *_best_cells(found, workload)))
     caption = "S: floor over the fastest solution's time." if found.gpus else ""

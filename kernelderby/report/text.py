@@ -6,6 +6,8 @@ still too wide, it is split, with the key columns repeated.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 from io import StringIO
 
@@ -77,16 +79,28 @@ def _fitted(table: Table, width: int) -> Table:
 
 
 def _with_shorter_names(table: Table, column: int, room: int) -> Table:
+    cells = [row[column] for row in table.rows]
+    short = _distinct({(each.text, room - (each.emphasis == "best")) for each in cells})
     return replace(
         table,
         rows=tuple(
-            tuple(
-                replace(cell, text=_shortened(cell.text, room - (cell.emphasis == "best"))) if index == column else cell
-                for index, cell in enumerate(row)
-            )
-            for row in table.rows
+            (*row[:column], replace(cell, text=short[cell.text]), *row[column + 1 :])
+            for row, cell in zip(table.rows, cells, strict=True)
         ),
     )
+
+
+def _distinct(names: Iterable[tuple[str, int]]) -> dict[str, str]:
+    """Name -> the shortened one. names: with their room. Where two names become equal, they get numbers."""
+    rooms = dict(sorted(names, reverse=True))  # a name that is once the best has the smaller room
+    found = {name: _shortened(name, room) for name, room in rooms.items()}
+    counts, seen = Counter(found.values()), Counter[str]()
+    for name, text in sorted(found.items()):
+        if counts[text] > 1:
+            seen[text] += 1
+            number = f" #{seen[text]}"
+            found[name] = _shortened(name, rooms[name] - len(number)) + number
+    return found
 
 
 def _without(table: Table, title: str) -> Table:

@@ -73,7 +73,7 @@ def test_a_second_bare_name_says_how_several_are_written(derby, small_set):
 def test_rank_takes_operators_bare(derby, small_set):
     named = derby("rank", "--definitions", D, "--root", small_set, "--json")
     assert named[0] == 0 and derby("rank", D, "--root", small_set, "--json") == named
-    assert "no definition" in derby("rank", "no_such", "--root", small_set)[2]
+    assert "no operator" in derby("rank", "no_such", "--root", small_set)[2]
 
 
 def test_no_positional_name_is_swallowed(derby, small_set):

@@ -43,7 +43,7 @@ def test_no_source_of_a_solution_is_in_it(checkout):
 def test_floors_of_a_gpu_without_rows_and_unknown_names(checkout, derby):
     code, out, _ = derby("prompt", "rms_norm", "--gpu", "b200", "--root", checkout, "--origin", "survey")
     assert code == 0 and "# Task: the fastest `rms_norm` on" in out and "56 shapes" in out
-    assert "no definition" in derby("prompt", "rms_nrom", "--root", checkout)[2]
+    assert "no operator" in derby("prompt", "rms_nrom", "--root", checkout)[2]
     with pytest.raises(DerbyError, match="did you mean"):
         kernelderby.open(checkout).prompt("rms_norm", gpu="h2000")
 

@@ -63,3 +63,10 @@ def test_texts_wrap_where_every_column_is_a_key():
     table = Table("Axes", columns, ((TableCell("rows"), TableCell("word " * 40)),), key_columns=2)
     lines = text.render(Report("title", (), (table,)), width=60).splitlines()
     assert sum(line.count("word") for line in lines) == 40 and max(map(len, lines)) <= 60
+
+
+def test_names_that_become_equal_get_numbers():
+    names = [f"ampere_bf16_s16816gemm_bf16_128x{size}_ldg8_f2f_stages_64x3_tn" for size in (64, 128, 256)]
+    lines = shown(50, rows=[(name, "gemm", "1", "2") for name in names])
+    found = [line.split("  ")[0] for line in lines if line.startswith("ampere")]
+    assert len({*found}) == 3 and all(name.endswith(f" #{number}") for number, name in enumerate(sorted(found), 1))

@@ -81,7 +81,7 @@ def test_tools_their_types_and_errors(small_set, tmp_path):
     places = {each["solution"]: each["place"] for each in ranked.structured_content["solutions"]}
     assert places == {"toy_fast": 1, "toy_baseline": 2, "mine": None}
     assert explained.structured_content["time_us"] == 4.0 and explained.structured_content["rival"] == "toy_baseline"
-    for failed, said in ((benched, "GPU"), (wrong, "is no path of a source file"), (unknown, "no definition")):
+    for failed, said in ((benched, "GPU"), (wrong, "is no path of a source file"), (unknown, "no operator")):
         assert failed.is_error and said in failed.content[0].text and failed.content[0].text.count("\n") == 0
     assert files_of(small_set) == before and not list(tmp_path.rglob("evil.py"))
 
