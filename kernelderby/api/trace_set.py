@@ -377,7 +377,7 @@ class TraceSet:
         if competed:
             if alone := len(chosen) - len(competed):
                 warnings.append(
-                    f"{counted(alone, 'definition has', 'definitions have')} no rows of two solutions, left out; see "
+                    f"{counted(alone, 'operator has', 'operators have')} no rows of two solutions, left out; see "
                     "`derby roofline --traces`, or name one with --definitions"
                 )
             return sorted(competed), warnings
