@@ -68,7 +68,7 @@ def merge(root: Path, sources: Sequence[Path]) -> MergeResult:
             raise DerbyError(f"{source}: is the set itself; name others, and the set with --root")
         for path in paths:
             inner = path.relative_to(folder)
-            if len(inner.parts) != 3:  # a folder above a set: nobody means all sets below it
+            if folder == source.resolve() and len(inner.parts) > 3:  # a folder above sets: nobody means all of them
                 raise DerbyError(f"{path}: is not at <gpu>/<op_type>/<operator>.jsonl of {folder}; name a trace set")
             found.setdefault(inner, []).append(path)
     files = [_merged(root / "traces" / inner, paths, warnings) for inner, paths in sorted(found.items())]

@@ -96,7 +96,7 @@ def select_in_each(known: Mapping[str, Sequence[Workload]], wanted: Sequence[str
     for word in wanted:
         if not any(is_named(workload, word) for workloads in known.values() for workload in workloads):
             raise DerbyError(
-                f"--workloads: no workload {word!r} in any of {counted(len(known), 'definition')}; `derby show` "
+                f"--workloads: no workload {word!r} in any of {counted(len(known), 'operator')}; `derby show` "
                 "lists them"
             )
     return {

@@ -110,5 +110,5 @@ def test_workloads_may_be_named_across_operators(checkout, monkeypatch):
     assert {(job.definition.name, job.workload.uuid) for job in plan.jobs} == set(zip(names, words, strict=True))
     assert len(make_plan(catalog, machine, Settings(again=True), solutions, names, words[:1]).jobs) == 1
     monkeypatch.setattr("kernelderby.measure.run.plan.try_modules", lambda *_: pytest.fail("imports first"))
-    with pytest.raises(DerbyError, match="no workload 'ffffffff' in any of 2 definitions"):
+    with pytest.raises(DerbyError, match="no workload 'ffffffff' in any of 2 operators"):
         make_plan(catalog, machine, Settings(), solutions, names, [*words, "ffffffff"])

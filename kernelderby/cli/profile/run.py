@@ -85,7 +85,7 @@ def command(
     pairs, skipped = plan_profiles(catalog, machine, *choice[:3])
     if not pairs:
         reasons = "; ".join(f"{name}: {why}" for name, why in skipped.items())
-        raise DerbyError(f"nothing to profile: {reasons or 'no solution of these definitions'}")
+        raise DerbyError(f"nothing to profile: {reasons or 'no solution of these operators'}")
     folder = out or root / _DEFAULT_OUT
     folder.mkdir(parents=out is None, exist_ok=True)
     tell = (lambda line: warn([line])) if as_json else say_line
