@@ -25,7 +25,10 @@ _LOCK_SECONDS = 60  # a row takes milliseconds; a process that holds a traces fi
 _PROBE_BYTES = 1 << 20  # more than a row takes
 
 
-def append_line(path: Path, line: str) -> str | None:
+Freed = Callable[[], object]  # called as long as somebody else holds a file
+
+
+def append_line(path: Path, line: str, freed: Freed = lambda: None) -> str | None:
     """Appends one line and waits until it is on the disk. DerbyError if it was not written completely; then the file is
     unchanged.
 
@@ -33,7 +36,7 @@ def append_line(path: Path, line: str) -> str | None:
     value says so.
     """
     data = line.encode() + b"\n"
-    with _locked(path, create=True) as descriptor:
+    with _locked(path, create=True, freed=freed) as descriptor:
         note = _mend(descriptor, path)
         size = os.fstat(descriptor).st_size
         try:
@@ -92,9 +95,9 @@ def replaced_under_lock(path: Path) -> Iterator[Callable[[Iterable[bytes]], None
                 path.unlink()
 
 
-def move_aside(path: Path, start: int, aside: Path) -> None:
+def move_aside(path: Path, start: int, aside: Path, freed: Freed = lambda: None) -> None:
     """Moves the content from byte `start` on to the end of another file."""
-    with _locked(path, create=False) as descriptor:
+    with _locked(path, create=False, freed=freed) as descriptor:
         try:
             _move(descriptor, start, aside)
         except OSError as error:
@@ -147,17 +150,17 @@ def _last_line(descriptor: int) -> tuple[bytes, int]:
 
 
 @contextmanager
-def _locked(path: Path, create: bool) -> Iterator[int]:
+def _locked(path: Path, create: bool, freed: Freed = lambda: None) -> Iterator[int]:
     """A descriptor of the file, locked against other writers. Other writers replace the file only under this lock."""
     while True:
-        with _opened_and_locked(path, create) as descriptor:
+        with _opened_and_locked(path, create, freed) as descriptor:
             if os.fstat(descriptor).st_nlink:  # otherwise another process has replaced it meanwhile
                 yield descriptor
                 return
 
 
 @contextmanager
-def _opened_and_locked(path: Path, create: bool) -> Iterator[int]:
+def _opened_and_locked(path: Path, create: bool, freed: Freed) -> Iterator[int]:
     flags = os.O_RDWR | os.O_APPEND | os.O_NONBLOCK | (os.O_CREAT if create else 0)
     try:
         if create:
@@ -170,15 +173,16 @@ def _opened_and_locked(path: Path, create: bool) -> Iterator[int]:
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise DerbyError(f"{path}: cannot be written (it is no regular file); remove it")
-        _wait_for(descriptor, path)
+        _wait_for(descriptor, path, freed)
         yield descriptor
     finally:
         os.close(descriptor)
 
 
-def _wait_for(descriptor: int, path: Path) -> None:
+def _wait_for(descriptor: int, path: Path, freed: Freed) -> None:
     until = time.monotonic() + _LOCK_SECONDS
     while not lock_bytes(descriptor, 0, CLAIMS):
+        freed()
         if time.monotonic() > until:
             raise DerbyError(f"{path}: another process has held it for {_LOCK_SECONDS} s; end that one")
         time.sleep(0.005)

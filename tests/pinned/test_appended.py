@@ -221,10 +221,10 @@ def test_who_waited_for_a_file_that_was_replaced_meanwhile_writes_into_the_new_o
     path.write_text("old\n")
     real, once = appended._wait_for, []
 
-    def late(descriptor, waited):
+    def late(descriptor, waited, freed):
         if not once:
             once.append(os.replace(make(path.with_name("new"), "new\n"), path))
-        real(descriptor, waited)
+        real(descriptor, waited, freed)
 
     monkeypatch.setattr(appended, "_wait_for", late)
     appended.append_line(path, "{}")

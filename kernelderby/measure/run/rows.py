@@ -8,12 +8,13 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from kernelderby.catalog import Solution
 from kernelderby.errors import DerbyError
-from kernelderby.measure.fence import processes
+from kernelderby.measure.fence import marks, processes
 from kernelderby.rows.measurement import Measurement, Status, newest
 from kernelderby.store.appended import CLAIMS, append_line, expect_writable, lock_bytes, mend_last_line, move_aside
 from kernelderby.store.files import read_bytes
@@ -64,9 +65,8 @@ def make_ready(path: Path, told: Callable[[str], None]) -> None:
 
 def append_row(path: Path, row: Measurement) -> str:
     """Writes one row and waits until it is on the disk, whole, or DerbyError. Returns its line."""
-    _free_of_workers(path)
     line = line_of(row.to_trace())
-    append_line(path, line)
+    append_line(path, line, partial(_end_holders, path))
     return line
 
 
@@ -85,30 +85,18 @@ def set_aside_foreign(path: Path, own_bytes: int) -> str | None:
     about it, None if there was nothing. A file that became shorter stays as it is."""
     if not path.is_file() or path.stat().st_size <= own_bytes:
         return None
-    _free_of_workers(path)
-    move_aside(path, own_bytes, path.with_name(path.name + ".foreign"))
+    move_aside(path, own_bytes, path.with_name(path.name + ".foreign"), partial(_end_holders, path))
     return f"{path}: lines that no run wrote were moved to {path.name}.foreign"
 
 
-def _free_of_workers(path: Path) -> None:
-    """Frees the file from locks of workers: a process that may read a file may lock it, and then nobody could write
-    into it."""
-    if not path.is_file():
-        return
-    descriptor = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        is_free = lock_bytes(descriptor, 0, CLAIMS)
-    finally:
-        os.close(descriptor)
-    if not is_free:
-        _end_holders(path)
-
-
 def _end_holders(path: Path) -> bool:
-    """Ends the processes that this run has started and that have the file open, and waits for them. Returns whether
-    there were any. Runs on other GPUs are not touched."""
+    """Ends the processes that this run has started and that have the file open, with their workers, and waits for them:
+    who may read a file may lock it, and has others ready that lock it next. Returns whether there were any. Runs on
+    other GPUs are not touched."""
     file = path.stat()
     holding = [pid for pid in processes.descendants(os.getpid()) if processes.has_open(pid, file)]
+    for number in {marks.of(pid) for pid in holding} - {0, marks.of(os.getpid())}:
+        marks.end(number)
     for pid in holding:
         processes.end(pid)
     until = time.monotonic() + _ENDED_SECONDS
@@ -131,6 +119,8 @@ def claim(path: Path, uuid: str) -> Iterator[bool]:
         raise DerbyError(f"{path}: cannot be written ({error.strerror}); mend its permissions") from None
     try:
         place = CLAIMS + int.from_bytes(hashlib.sha256(uuid.encode()).digest()[:5], "big")
-        yield lock_bytes(descriptor, place, 1) or (_end_holders(path) and lock_bytes(descriptor, place, 1))
+        while not (is_ours := lock_bytes(descriptor, place, 1)) and _end_holders(path):
+            continue
+        yield is_ours
     finally:
         os.close(descriptor)
