@@ -116,6 +116,17 @@ def test_an_alias_that_another_solution_has_is_refused(aliased):
     assert any("aliases" in each and "has it too" in each for each in catalog.warnings)
 
 
+def test_an_alias_hides_no_solution(aliased):
+    """Its author's folder is read first, and it would take the place of a rival."""
+    file = aliased / FAST / "solution.toml"
+    file.write_text(file.read_text().replace(ALIAS, "Toy_Baseline", 1))
+    catalog = Catalog.open(aliased)
+    assert [*catalog.solutions] == ["toy_baseline"] == [catalog.solution("toy_baseline").name]
+    assert any("aliases" in each and "has it too" in each for each in catalog.warnings)
+    file.write_text(file.read_text().replace("Toy_Baseline", "toy_fast", 1))
+    assert len(Catalog.open(aliased).solutions) == 2, "its own name once more takes nothing from anybody"
+
+
 def test_an_alias_is_packed(aliased, derby):
     assert derby("pack", "--root", aliased)[0] == 0
     assert read_packed(aliased / f"{FAST}.json").aliases == (ALIAS,)

@@ -133,7 +133,8 @@ def load_solutions(
     root: Path, definitions: Mapping[str, Definition], left_out: LeftOut, noted: LeftOut
 ) -> tuple[dict[str, Solution], dict[str, str]]:
     """Every solution of the set by name, and the problems of the left-out solutions by name. left_out gets a line for a
-    solution that is left out, noted a line for a problem of one that stays."""
+    solution that is left out, noted a line for a problem of one that stays. No alias takes the name of a solution,
+    wherever the two lie: somebody else's would be left out."""
     solutions: dict[str, Solution] = {}
     problems: dict[str, str] = {}
     with_hashes = read_same_code(root, noted)
@@ -143,22 +144,35 @@ def load_solutions(
         try:
             with reading(path):
                 solution = with_hashes(read_folder(path, noted) if is_folder else read_packed(path))
-            _check_place(solution, twins, definitions)
+            _expect_own(solution, "name", solution.name, twins)
+            _check_place(solution, definitions)
         except DerbyError as error:
             problems.setdefault(path.name if is_folder else path.stem, str(error))
             left_out(str(error))
             continue
-        solutions[solution.name] = solution
-        twins |= {each.casefold(): solution for each in (solution.name, *solution.aliases)}
+        solutions[solution.name] = twins[solution.name.casefold()] = solution
+    for solution in [each for each in solutions.values() if each.aliases]:
+        try:
+            for alias in solution.aliases:
+                _expect_own(solution, "aliases", alias, twins)
+            twins |= {alias.casefold(): solution for alias in solution.aliases}
+        except DerbyError as error:
+            problems.setdefault(solutions.pop(solution.name).name, str(error))
+            left_out(str(error))
     return solutions, problems
 
 
-def _check_place(solution: Solution, others: Mapping[str, Solution], definitions: Mapping[str, Definition]) -> None:
-    """DerbyError unless the name is unique, as flashinfer-bench demands, and the definition fits."""
+def _expect_own(solution: Solution, field: str, name: str, others: Mapping[str, Solution]) -> None:
+    """DerbyError unless nobody has the name, as flashinfer-bench demands."""
+    twin = others.get(name.casefold(), solution)
+    if twin is not solution:
+        where = solution.folder or solution.json_path
+        raise DerbyError(f"{where}: {field}: {name!r:.80}: {twin.folder or twin.json_path} has it too; {UNIQUE}")
+
+
+def _check_place(solution: Solution, definitions: Mapping[str, Definition]) -> None:
+    """DerbyError unless the definition fits."""
     where = solution.folder or solution.json_path
-    for field, name in (("name", solution.name), *(("aliases", each) for each in solution.aliases)):
-        if twin := others.get(name.casefold()):
-            raise DerbyError(f"{where}: {field}: {name!r:.80}: {twin.folder or twin.json_path} has it too; {UNIQUE}")
     definition = definitions.get(solution.definition)
     if definition is None:
         raise DerbyError(
