@@ -61,17 +61,23 @@ def is_dump(path: Path) -> bool:
         return True
     if path.suffix != ".json" or not path.is_file():
         return False
-    with path.open("rb") as file:
-        head = file.read(4096)
+    head = _head(path)
     return b'"op_type"' in head and b'"fi_api:' in head
+
+
+def _head(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(4096)
 
 
 def read_dumps(catalog: Catalog, path: Path, tokens: Sequence[int]) -> tuple[list[CapturedShape], list[Unmapped]]:
     """The shapes of the dumped operators, without times. DerbyError for a folder without such files."""
-    files = sorted(path.glob("*.json")) if path.is_dir() else [path]
+    inside = (each for each in path.glob("*.json") if each.is_file() and b'"op_type"' in _head(each))
+    files = sorted(inside) if path.is_dir() else [path]
     if not files:
         raise DerbyError(
-            f"{path}: has no .json of FlashInfer; set FLASHINFER_TRACE_DUMP=1 and FLASHINFER_TRACE_DUMP_DIR"
+            f"{path}: is a folder without a .json of FlashInfer; name a profile file in it, or set "
+            "FLASHINFER_TRACE_DUMP=1 and FLASHINFER_TRACE_DUMP_DIR"
         )
     found: dict[tuple[str, str], CapturedShape] = {}
     refused = []

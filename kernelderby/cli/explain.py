@@ -12,7 +12,11 @@ from kernelderby.cli.output import Output, output_options
 
 @click.command(cls=DerbyCommand)
 @click.argument("solution")
-@click.option("--workload", metavar="W", help="As in other verbs (default: the one with the most time to save).")
+@click.option(
+    "--workload",
+    metavar="W",
+    help="The start of a uuid, a size, axis=size, or #3 (default: the one with the most to save).",
+)
 @click.option("--gpu", metavar="NAME|ID", help="Whose rows and limits (default: the GPU with the most rows, or h200).")
 @click.option("--no-compile", is_flag=True, help="Leave out the kernels' registers, shared memory and occupancy.")
 @output_options("explain", tables=("experiments", "kernels", "stages"), write=False)
