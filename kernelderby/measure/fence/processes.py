@@ -63,15 +63,19 @@ def worked(pids: Collection[int]) -> float:
     return found / os.sysconf("SC_CLK_TCK")
 
 
+_PF_EXITING = 4  # <linux/sched.h>
+
+
 def are_working(pids: Collection[int]) -> bool:
-    """Whether a thread of these processes runs or waits for a processor."""
+    """Whether a thread of these processes runs or waits for a processor, other than to end."""
     for pid in pids:
         try:
             for thread in os.listdir(f"/proc/{pid}/task"):
                 with open(f"/proc/{pid}/task/{thread}/stat", "rb") as file:
-                    if file.read().rpartition(b")")[2].split()[0] == b"R":
-                        return True
-        except (OSError, IndexError):  # it has ended
+                    words = file.read().rpartition(b")")[2].split()
+                if words[0] == b"R" and not int(words[6]) & _PF_EXITING:
+                    return True
+        except (OSError, ValueError, IndexError):  # it has ended
             continue
     return False
 

@@ -34,7 +34,7 @@ _LATE_SECONDS = 5.0  # for the rest of an answer that has begun
 _LOOK_SECONDS = 1.0
 _STOP_SECONDS = 0.1
 # What a thread has asked the kernel for is done although it is stopped: so long, of processors' time and at most.
-_WORK_SECONDS, _REST_SECONDS = 2.0, 60.0
+_WORK_SECONDS, _REST_SECONDS = 10.0, 60.0
 _MOST_PROCESSES = 1000  # compilers run in parallel, with a few processes each
 _MOST_THREADS = 20_000  # a library starts one for each processor, and so do compilers
 _MOST_FILES = 50_000
