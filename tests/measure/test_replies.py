@@ -1,5 +1,6 @@
 """A worker's message is any JSON until it is typed: nonsense ends as Failed with a line that names the place."""
 
+import errno
 import itertools
 import json
 import math
@@ -28,6 +29,7 @@ from kernelderby.measure.wire.replies import (
     sent,
     sent_failure,
 )
+from kernelderby.measure.worker.failures import status_of
 from kernelderby.rows.measurement import Correctness, Status
 from kernelderby.rows.row import JUDGE_WITHOUT_MEMORY
 
@@ -152,6 +154,20 @@ def test_an_answer_of_many_names_is_soon_explained():
     with pytest.raises(Failed, match=r"matched_ratio\.last: must be a number"):
         Reply({"ok": True, "wrong": {**verdict, **many}}).wrong  # noqa: B018
     assert time.monotonic() - start < 60
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, "No space left on device"),
+        RuntimeError("nvcc ended with 1: error: No space left on device"),
+        MemoryError(),
+    ],
+)
+def test_who_finds_no_room_is_tried_again(error):
+    """A rival may have taken it."""
+    assert status_of(error, Status.BUILD_FAILED) is Status.OUT_OF_MEMORY
+    assert status_of(OSError(errno.EACCES, "Permission denied"), Status.BUILD_FAILED) is Status.BUILD_FAILED
 
 
 def test_a_worker_cannot_choose_the_hash_of_its_words(monkeypatch):

@@ -107,7 +107,7 @@ class Worker:
             function = load_solution(self.definition, chosen)
             setup = load_setup(chosen)
         except BuildFailed as error:
-            raise NotLoaded(Status.BUILD_FAILED, str(error)) from error
+            raise NotLoaded(status_of(error, Status.BUILD_FAILED), str(error)) from error
         except BaseException as error:  # any exception of the solution's code during the import, sys.exit included
             raise NotLoaded(status_of(error, Status.BUILD_FAILED), told(error)) from error
         self._solution = chosen

@@ -20,6 +20,9 @@ class NotLoaded(Exception):
         self.status = status
 
 
+_NO_ROOM = "No space left on device"  # the disk, which a rival may have filled
+
+
 def status_of(error: BaseException, otherwise: Status) -> Status:
     try:
         import torch
@@ -27,6 +30,8 @@ def status_of(error: BaseException, otherwise: Status) -> Status:
         return otherwise
     text = str(error)
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or getattr(error, "errno", 0) == errno.ENOMEM:
+        return Status.OUT_OF_MEMORY
+    if getattr(error, "errno", 0) == errno.ENOSPC or _NO_ROOM in text:
         return Status.OUT_OF_MEMORY
     if isinstance(error, RuntimeError) and any(
         sign in text
