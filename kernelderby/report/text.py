@@ -41,6 +41,10 @@ def render(report: Report, *, width: int = 120, color: bool = False) -> str:
     )
     console.print(Text(report.title, style="bold"))
     for fact in report.facts:
+        head, _, rest = fact.partition(" ")
+        if "/" in head and _length(head) > width:  # a path stays whole, so that it can be copied
+            stream.write(f"{head}\n")
+            fact = rest
         console.print(Text(fact))
     for table in report.tables:
         console.print()

@@ -625,6 +625,7 @@ def test_a_folder_of_flashinfers_dumps_becomes_workloads(tmp_path):
     dump("rmsnorm_h4096", "flashinfer.norm.rmsnorm", axes)
     dump("rmsnorm_f32", "flashinfer.norm.rmsnorm", axes, "float32")
     dump("other", "flashinfer.comm.allreduce", axes)
+    (tmp_path / "notes.json").write_text('["of something else"]')
     answer = kernelderby.open(CHECKOUT).capture(tmp_path, gain=False, tokens=(1, 64))
     assert [each["sizes"] for each in answer.frame("shapes").to_dicts()] == [
         "num_tokens=1 hidden_size=4096",
@@ -632,6 +633,12 @@ def test_a_folder_of_flashinfers_dumps_becomes_workloads(tmp_path):
     ]
     reasons = {each["reason"] for each in answer.frame("unmapped").to_dicts()}
     assert reasons == {"is not of bfloat16", "no operator of the set"}
+
+
+def test_a_folder_of_other_json_is_refused(tmp_path):
+    (tmp_path / "notes.json").write_text('["of something else"]')
+    with pytest.raises(DerbyError, match="a folder without a .json of FlashInfer; name a profile file in it"):
+        kernelderby.open(CHECKOUT).capture(tmp_path, gain=False, tokens=(1,))
 
 
 # ---------- gain, the set

@@ -70,3 +70,9 @@ def test_names_that_become_equal_get_numbers():
     lines = shown(50, rows=[(name, "gemm", "1", "2") for name in names])
     found = [line.split("  ")[0] for line in lines if line.startswith("ampere")]
     assert len({*found}) == 3 and all(name.endswith(f" #{number}") for number, name in enumerate(sorted(found), 1))
+
+
+def test_a_path_stays_whole():
+    path = "/tmp/" + "x" * 40
+    lines = text.render(Report("title", (f"{path} (1 MB, 2 libraries)",), ()), width=30).splitlines()
+    assert lines == ["title", path, "(1 MB, 2 libraries)"]
