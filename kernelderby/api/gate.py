@@ -71,7 +71,11 @@ def _found(stack: ExitStack, catalog: Catalog, spec: str) -> tuple[Path, Any]:
         return catalog.root, catalog.solution(name)
     from kernelderby.measure.machine.commit import at_revision, revision_of
 
-    former = stack.enter_context(at_revision(catalog.root, revision_of(catalog.root, revision)))
+    try:
+        commit = revision_of(catalog.root, revision)
+    except DerbyError as error:
+        raise DerbyError(f"{spec}: {error}") from None
+    former = stack.enter_context(at_revision(catalog.root, commit))
     return former.root, former.solution(name)
 
 

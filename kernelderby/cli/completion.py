@@ -70,7 +70,10 @@ def expect_names(given: Mapping[str, Any], root: Path) -> None:
                 words = " or ".join(kinds)
                 known = {name for kind in kinds for name in names_in(root, kind)}
                 known = known or {f"{each}_reference" for each in names_in(root, OPERATOR)}
-                raise DerbyError(f"{where}no {words} {value!r:.80}; {suggestion(value, known)}")
+                near = suggestion(value, known)
+                if near.endswith(" more"):  # none is near, and there are too many to read
+                    near = "`derby list` names the operators, `derby show OPERATOR` its solutions"
+                raise DerbyError(f"{where}no {words} {value!r:.80}; {near}")
 
 
 def _names(root: Path, kind: str) -> Iterable[str]:
