@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial, wraps
@@ -148,7 +149,17 @@ def server(session: Session) -> Any:
     except ImportError:
         raise DerbyError("derby mcp: the package mcp is missing; pip install 'kernelderby[mcp]'") from None
 
-    found = MCPServer("kernelderby", version=__version__, instructions=_INSTRUCTIONS, log_level="CRITICAL")
+    class Server(MCPServer):
+        async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:
+            try:
+                return await super().call_tool(name, arguments, context)
+            except ToolError as error:
+                errors = getattr(error.__cause__, "errors", None)  # of a pydantic.ValidationError
+                if errors is None:
+                    raise
+                raise ToolError(_wrong_arguments(name, errors())) from None
+
+    found = Server("kernelderby", version=__version__, instructions=_INSTRUCTIONS, log_level="CRITICAL")
 
     def tool(function: Callable[_GIVEN, _T]) -> Callable[_GIVEN, Awaitable[_T]]:
         @wraps(function)
@@ -170,6 +181,13 @@ def server(session: Session) -> Any:
     for name in ("list", "show", "prompt", "new", "check", "bench", "explain", "rank", "gate"):
         tool(getattr(asking, name))
     return found
+
+
+def _wrong_arguments(name: str, errors: Sequence[Mapping[str, Any]]) -> str:
+    """One line instead of pydantic's several. errors: of a pydantic.ValidationError."""
+    wrong = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in errors]
+    takes = [each for each in inspect.signature(getattr(Verbs, name)).parameters if each != "self"]
+    return f"{name}: {'; '.join(wrong)}; it takes {', '.join(takes)}"
 
 
 class Verbs:

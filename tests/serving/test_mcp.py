@@ -70,9 +70,11 @@ def test_tools_their_types_and_errors(small_set, tmp_path):
         ("check", {"solution": f"--dump={tmp_path}/evil.safetensors"}),
         ("list", {"words": "--plot=evil.py"}),
         ("new", {"name": "other", "operator": D, "language": "rust"}),
+        ("show", {"definition": D}),
     )
-    for refused, said in zip(options, ("no solution", "no operator matches", "'cuda'"), strict=True):
-        assert refused.is_error and said in refused.content[0].text  # a program's words are never options
+    says = ("no solution", "no operator matches", "'cuda'", "show: operator: Field required; it takes operator")
+    for refused, said in zip(options, says, strict=True):  # a program's words are never options
+        assert refused.is_error and said in refused.content[0].text and "\n" not in refused.content[0].text
     assert {tool.name for tool in tools} == TOOLS
     assert all(tool.output_schema and tool.description for tool in tools)
     assert listed.structured_content["result"][0]["name"] == D
