@@ -205,7 +205,7 @@ class _Distance:
         for (tolerance, output), judged in self.judged.items():
             matched = 1 - self.failing[tolerance, output] / judged if judged else 1.0
             share[tolerance] = min(share[tolerance], matched)
-        return Correctness(self.max_absolute, self.max_relative, norm, share)
+        return Correctness(_told(self.max_absolute), _told(self.max_relative), _told(norm), share)
 
     def too_few(self, tolerance: Tolerance) -> str:
         """What to say where fewer elements of an output lie within than must; empty where enough do."""
@@ -219,6 +219,11 @@ class _Distance:
                 many = f" (of many {(1 - ratio) * 100:.4g} %)" if least != ratio else ""
                 return f"{name}: {failing:,} of {judged:,} elements are wrong, {may} may be{many}"
         return ""
+
+
+def _told(number: float) -> float:
+    """To six digits: a wrong output could be made such that further ones spell a message, and rows keep them."""
+    return float(f"{number:.6g}")
 
 
 def compare(definition: Definition, outputs: Outputs, references: Outputs) -> Verdict:
