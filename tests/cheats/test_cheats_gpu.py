@@ -33,7 +33,7 @@ OF_A_CPU = {
     "calls_of_a_batch_side_by_side",
     "says_done_before_it_is",  # in a batch, too
     *("a_clock_in_other_machine_code", "works_when_a_profiler_is_told", "works_when_an_alarm_rings"),
-    *("a_secret_in_its_times", "six_tenths_of_its_claims", "keeps_answers_by_their_contents"),
+    *("a_secret_in_its_times", "a_secret_in_days", "six_tenths_of_its_claims", "keeps_answers_by_their_contents"),
     *("maps_its_own_memory_over_its_output", "punches_holes_into_its_inputs", "reads_beyond_its_outputs"),
 }
 HONEST_OF_A_CPU = {

@@ -97,14 +97,18 @@ class RemoteExecutor:
     def spans(self, kind: str, iterations: int, before: Call, after: Call) -> Spans:
         """Timed calls. The worker stops before and after each window until the judge has done its part."""
         self.worker.send("spans", self.seconds, kind=kind, iterations=iterations)
+        began, longest_us = time.monotonic(), list[float]()
         for iteration in range(iterations):
             for stop, part in (("ready", before), ("done", after)):
                 came = self._stop()
+                if stop == "done":
+                    longest_us.append((time.monotonic() - began) * 1e6)
                 if (came.at, came.iteration) != (stop, iteration):
                     said = quoted(text(f"{came.at} {came.iteration}", 100))
                     raise nonsense(f"the worker came to {said} where {stop} {iteration} was due")
                 with self.unseen() if stop == "ready" else nullcontext():
                     part(iteration)
+                    began = time.monotonic()
                     self.worker.tell({"go": stop}, self.seconds)
         taken = self._typed(Spans, self.worker.receive())
         for name in ("spans_us", "host_us", "wall_us", *(("busy_us", "outside") if taken.busy_us else ())):
@@ -113,7 +117,10 @@ class RemoteExecutor:
                     f"the worker's answer: {name}: holds {counted(count, 'number')}, where {iterations} were asked for"
                 )
         outside = taken.outside if taken.busy_us else []
-        times = {name: _in_nanoseconds(getattr(taken, name)) for name in ("spans_us", "busy_us", "host_us", "wall_us")}
+        times = {
+            name: _in_nanoseconds(getattr(taken, name), longest_us)
+            for name in ("spans_us", "busy_us", "host_us", "wall_us")
+        }
         notes = [_note(text(note, 300)) for note in taken.notes]
         return msgspec.structs.replace(taken, **times, notes=notes, outside=outside)
 
@@ -191,9 +198,10 @@ def _described(sets: Sequence[BufferSet]) -> tuple[list[dict[str, Any]], list[in
     return described, descriptors
 
 
-def _in_nanoseconds(times_us: Sequence[float]) -> list[float]:
-    """Rounded to the timers' resolution, since further digits could spell messages, and rows keep them."""
-    return [max(1e-3, round(each, 3)) for each in times_us]
+def _in_nanoseconds(times_us: Sequence[float], longest_us: Sequence[float]) -> list[float]:
+    """Rounded to the timers' resolution, and no longer than the judge waited, since further digits could spell
+    messages, and rows keep them."""
+    return [max(1e-3, round(min(each, most), 3)) for each, most in zip(times_us, longest_us, strict=False)]
 
 
 def _note(said: str) -> str:
