@@ -64,7 +64,9 @@ def test_what_tables_or_measures_takes_an_origin(derby, verb):
 def test_a_second_bare_name_says_how_several_are_written(derby, small_set):
     pytest.importorskip("torch")  # of bench
     code, out, err = derby("bench", "--solutions", "toy_fast", "toy_baseline", "--root", small_set)
-    assert code == 2 and out == "" and "write several as a,b or repeat the option" in err
+    assert code == 2 and out == "" and "write several as a,b or repeat it" in err
+    for word, option in (("toy_fast", "--solutions"), (D, "--definitions")):
+        assert f"is no FILE.py; write {option} {word}" in " ".join(derby("bench", word, "--root", small_set)[2].split())
     code, out, err = derby("rank", "--solutions", "toy_fast", "toy_baseline", "--root", small_set)
     assert code == 1 and out == ""
     assert err == "derby: toy_baseline is a solution, not an operator; write --solutions toy_fast,toy_baseline\n"
