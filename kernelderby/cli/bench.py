@@ -111,11 +111,11 @@ def command(
     is_adhoc = bool(file or shapes or operator)
     sealed = settings["sealed"]
     others = choice.workloads or choice.origin or draw.fresh or len(choice.definitions) > 1
-    option = "--definitions" if file in names_in(root, OPERATOR) else "--solutions"
+    word = "--definitions" if file in names_in(root, OPERATOR) else "--solutions"
     refused = {
         "--sign signs a sealed session; add --sealed": sign is not None and not sealed,
         "--sealed draws a secret that nobody knows before; leave --secret out": sealed and draw.secret,
-        f"{file}: is no FILE.py; write {option} {file}. An option takes one value: write several as a,b or repeat it.": (
+        f"{file}: is no FILE.py; write {word} {file}. An option takes one value: write several as a,b or repeat it.": (
             file and not is_file(file)
         ),
         "FILE.py, --for and --shape choose one operator; leave the other choices out": is_adhoc and others,
