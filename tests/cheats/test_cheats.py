@@ -39,6 +39,7 @@ SECRET = "of-the-user"
 # Of a_secret_in_a_number and of a_secret_in_its_times: as whole numbers, the latter's first digits alone.
 AS_DIGITS = [str(int.from_bytes(each, "big"))[:12] for each in (b"the password is hunter2", b"hunter2")]
 AS_HASH = "(log 5ec2e"  # of a_secret_in_a_hash
+AS_NOTE = f"{AS_DIGITS[1][:6]} records"  # of a_secret_in_its_notes
 MARK = "DERBY_TESTS_CHEATS"  # in the environment of all that a run starts
 
 RUN = """
@@ -206,7 +207,7 @@ def test_nothing_of_the_user_gets_out(found):
     assert len(said) >= (5 if len(EXPLOITS) == len(EVERY) else 2)
     for name in said:
         text = json.dumps(found[name])
-        assert not any(each in text for each in ("hunter2", *AS_DIGITS, AS_HASH)), name
+        assert not any(each in text for each in ("hunter2", *AS_DIGITS, AS_HASH, AS_NOTE)), name
 
 
 def test_nothing_outlives_its_run(ended):

@@ -30,7 +30,7 @@ OF_A_CPU = {
     *("fewer_spans_than_calls", "spans_that_are_no_numbers", "cached_by_a_generated_input"),
     *("a_third_of_its_spans", "a_slow_host_that_it_claims", "a_wait_inside_of_its_call", "spins_when_it_is_calibrated"),
     *("quick_when_calls_come_in_batches", "leaves_out_a_tenth_of_a_batch", "one_answer_for_a_whole_batch"),
-    "calls_of_a_batch_side_by_side",
+    *("calls_of_a_batch_side_by_side", "a_secret_in_its_notes"),
     "says_done_before_it_is",  # in a batch, too
     *("a_clock_in_other_machine_code", "works_when_a_profiler_is_told", "works_when_an_alarm_rings"),
     *("a_secret_in_its_times", "a_secret_in_days", "six_tenths_of_its_claims", "keeps_answers_by_their_contents"),

@@ -205,7 +205,7 @@ def test_every_text_of_a_reply_is_quoted():
         message = error.verdict.message if isinstance(error, Wrong) else str(error)
         assert "hunter2" not in kept(message, lambda words: None), message
     for note, stays in [("iterations launched 1 to 3 kernels and copies", True), (SECRET, False), ("1 a", False)]:
-        assert (kept(remote._note(note), lambda words: None) == note) is stays
+        assert (kept(*remote.noted([note]), lambda words: None) == note) is stays
 
 
 @pytest.mark.parametrize("content", [{}, {"ok": 1}, {"ok": "true"}, {"ok": None, "status": ["passed"], "message": {}}])

@@ -29,8 +29,14 @@ def test_the_judge_knows_the_timer_s_own_notes():
     """Other words of a worker are quoted, and no row has them."""
     records = [(0, 0), (10_005_000, 10_007_000), (10_006_000, 10_012_000), (20_001_000, 20_004_500)]
     notes = spans_of_records(records, [(10_000_000, 10_050_000), (20_000_000, 20_050_000)]).notes
-    assert len(notes) == 2 and [remote._note(note) for note in notes] == notes
-    assert remote._note("left out: all") != "left out: all"
+    assert len(notes) == 2 and remote.noted(notes) == notes
+    assert remote.noted(["left out: all"]) != ["left out: all"]
+    many = [f"left out: {number} records without timestamps" for number in (294_025, 148_375)]
+    assert remote.noted([*many, "one", notes[1], "another"]) == [
+        "left out: 290000 records without timestamps",
+        *remote.noted(["one"]),
+        notes[1],
+    ]
 
 
 def test_the_flush_before_the_window_is_left_out_and_a_slightly_early_clock_is_not():

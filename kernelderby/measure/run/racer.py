@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from dataclasses import dataclass, field
 from typing import Any
@@ -59,7 +60,11 @@ class Racer:
                 self.times.setdefault(kind, []).append(tuple(round(span, 3) for span in spans))
         self.host_us += turn.eager.host_us
         self.wall_us += turn.eager.wall_us
-        self.notes += eager.notes + [f"graph: {note}" for note in (graph.notes if graph else [])]
+        known = set(map(_kind, self.notes))  # a worker says the same of every round, or spells with its numbers
+        for note in [*eager.notes, *(f"graph: {note}" for note in (graph.notes if graph else []))]:
+            if _kind(note) not in known:
+                known.add(_kind(note))
+                self.notes.append(note)
 
     @property
     def claims(self) -> Claims:
@@ -89,6 +94,11 @@ class Racer:
 
     def compared(self, kind: str) -> list[tuple[float, ...]]:
         return self.times.get(kind, [])
+
+
+def _kind(note: str) -> str:
+    """A note without its numbers and quotations."""
+    return re.sub("\x02[^\x03]*\x03|\\d+", "", note)
 
 
 def first_two(racers: list[Racer]) -> tuple[list[Racer], str]:

@@ -42,6 +42,7 @@ from kernelderby.store.counts import counted
 _NOTES = re.compile(
     r"left out: \d{1,6} records? without timestamps|iterations launched \d{1,6} to \d{1,6} kernels and copies"
 )
+_NUMBER = re.compile(r"\d+")
 _ARMED_SECONDS = 0.25  # time to enqueue some calls; a call that reads its inputs on the host waits for them
 _WRONG = {Status.WRONG_SHAPE, Status.WRONG_DTYPE}  # that a worker may report; the judge gives the others
 
@@ -61,7 +62,7 @@ class RemoteExecutor:
         start = time.monotonic()
         taken = self._ask(SetUpDone, "set_up", which=which).setup
         took = time.monotonic() - start
-        return taken and SetUpTaken(round(min(taken.seconds, took), 6), round(taken.memory_bytes))
+        return taken and SetUpTaken(round(min(taken.seconds, took), 6), round(float(f"{taken.memory_bytes:.6g}")))
 
     def call(self, which: int) -> None:
         self._ask(Done, "call", which=which)
@@ -121,8 +122,7 @@ class RemoteExecutor:
             name: _in_nanoseconds(getattr(taken, name), longest_us)
             for name in ("spans_us", "busy_us", "host_us", "wall_us")
         }
-        notes = [_note(text(note, 300)) for note in taken.notes]
-        return msgspec.structs.replace(taken, **times, notes=notes, outside=outside)
+        return msgspec.structs.replace(taken, **times, notes=noted(taken.notes), outside=outside)
 
     def relay(self, kind: str, count: int, drive: Callable[[], None], release: Callable[[], None], waits: bool) -> bool:
         """Runs the worker's calls at the judge's signals, which drive() gives; release() frees the worker if drive()
@@ -204,5 +204,16 @@ def _in_nanoseconds(times_us: Sequence[float], longest_us: Sequence[float]) -> l
     return [max(1e-3, round(min(each, most), 3)) for each, most in zip(times_us, longest_us, strict=False)]
 
 
-def _note(said: str) -> str:
-    return said if _NOTES.fullmatch(said) else quoted(said)
+def noted(said: Sequence[str]) -> list[str]:
+    """Of what a worker's timer notes, one of each kind, with numbers of two digits: more could spell messages."""
+    found = dict[str, str]()
+    for note in (text(each, 300) for each in said):
+        if _NOTES.fullmatch(note):
+            found.setdefault(_NUMBER.sub("", note), _NUMBER.sub(_in_two_digits, note))
+        else:
+            found.setdefault("", quoted(note))
+    return [*found.values()]
+
+
+def _in_two_digits(number: re.Match[str]) -> str:
+    return f"{float(f'{int(number[0]):.2g}'):.0f}"
