@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from kernelderby.cli.options import DerbyCommand, json_option, written_root_option
 from kernelderby.cli.output import say_json, say_line
+
+if TYPE_CHECKING:
+    from kernelderby.rows.certified import Certified
 
 
 @click.command(cls=DerbyCommand)
@@ -46,20 +51,23 @@ def command(
     from kernelderby.measure.certify import certify
     from kernelderby.report.certified import certified_lines
 
+    found: Iterable[Certified]
     if check:
-        verdicts = certify.check(root, solutions)
+        found = certify.check(root, solutions)
     elif launches:
-        verdicts = certify.certify_launches(root, solutions, since)
+        found = certify.certify_launches(root, solutions, since)
     else:
-        verdicts = certify.certify(root, solutions, since, host_change)
+        found = certify.certify(root, solutions, since, host_change)
+    verdicts = []
+    for verdict in found:  # of a check as they come
+        verdicts.append(verdict)
+        for line in () if as_json else certified_lines(verdict):
+            say_line(f"{'same   ' if verdict.is_same else 'differs'}  {verdict.solution}: {line}")
     if as_json:
         told = [
             {"solution": each.solution, "is_same": each.is_same, "text": certified_lines(each)} for each in verdicts
         ]
         say_json({"verdicts": told})
-    for verdict in () if as_json else verdicts:
-        for line in certified_lines(verdict):
-            say_line(f"{'same   ' if verdict.is_same else 'differs'}  {verdict.solution}: {line}")
     if not verdicts and not as_json:
         say_line("no certificates" if check else f"no CUDA solution's code has changed since {since}")
     if not all(verdict.is_same for verdict in verdicts):

@@ -167,11 +167,13 @@ def _of_triton(solution: Solution) -> MachineCode:
     return MachineCode(f"sm_{ARCHITECTURE}", f"triton {version('triton')}", {}, (), {}, python_digest(solution))
 
 
-def check(root: Path, names: Sequence[str]) -> list[Certified]:
+def check(root: Path, names: Sequence[str]) -> Iterator[Certified]:
     """Builds the present sources of all certificates again, and the former ones if git has their revision, and
-    compares."""
+    compares. One after another, since each takes up to minutes."""
     catalog = Catalog.open(root)
-    verdicts = []
+    missing = [name for name in names if not certificates_path(root, name).is_file()]
+    if missing:
+        raise DerbyError(f"{certificates_path(root, missing[0])}: is missing; there is no certificate to check")
     for path in certificate_files(root):
         if names and path.stem not in names:
             continue
@@ -181,11 +183,7 @@ def check(root: Path, names: Sequence[str]) -> list[Certified]:
             is_unbuilt = each.code.compiler == UNBUILT
             sound = CertifyOutcome.CONFIRMED_UNBUILT if is_unbuilt else CertifyOutcome.CONFIRMED
             where = f"{path}: certificates[{number}]"
-            verdicts.append(Certified(path.stem, not problems, problems or (sound,), where))
-    missing = [name for name in names if not certificates_path(root, name).is_file()]
-    if missing:
-        raise DerbyError(f"{certificates_path(root, missing[0])}: is missing; there is no certificate to check")
-    return verdicts
+            yield Certified(path.stem, not problems, problems or (sound,), where)
 
 
 def _contradictions(root: Path, catalog: Catalog, now: Solution, certificate: Certificate) -> Iterator[Contradiction]:
