@@ -51,8 +51,12 @@ class Output:
 
     def emit(self, answer: Answer[Any]) -> None:
         """Prints the answer (report.answer.Answer), writes it into --write's block, draws --plot."""
-        if self.plot is not None and answer.draw is None:
-            raise DerbyError(f"--plot: derby {self.verb} has no picture; leave it out")
+        if self.plot is not None:
+            from kernelderby.report.plot import expect_picture
+
+            if answer.draw is None:
+                raise DerbyError(f"--plot: derby {self.verb} has no picture; leave it out")
+            expect_picture(self.plot)
         if self.strict:
             expect_whole(answer.left_out)
         warn(answer.warnings)

@@ -137,9 +137,13 @@ def differences(values: Mapping[str, float], path: Path, *, title: str, unit: st
     finish(figure, axes, path, title, f"{unit}  (left: faster, right: slower)")
 
 
-def new_figure(path: Path, width: float, height: float) -> tuple[Any, Any]:
+def expect_picture(path: Path) -> None:
     if path.suffix.lower() not in SUFFIXES:
         raise DerbyError(f"--plot {path}: {path.suffix or 'no suffix'} is no picture; end it in {', '.join(SUFFIXES)}")
+
+
+def new_figure(path: Path, width: float, height: float) -> tuple[Any, Any]:
+    expect_picture(path)
     new_canvas, new = _of_matplotlib()
     figure = new(figsize=(width, height), layout="constrained")
     new_canvas(figure)
