@@ -37,8 +37,8 @@ class Process:
     def wait_until_stopped(self) -> None:
         """At once: nothing here stops."""
 
-    def expect_rest(self, pids: list[int]) -> None:
-        """None of them works."""
+    def has_worked(self, seconds: float) -> None:
+        """Until the signal came."""
 
     def go_on(self) -> None:
         self.stopped = False

@@ -12,7 +12,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
@@ -35,6 +35,8 @@ _LOOK_SECONDS = 1.0
 _STOP_SECONDS = 0.1
 # What a thread has asked the kernel for is done although it is stopped: so long, of processors' time and at most.
 _WORK_SECONDS, _REST_SECONDS = 10.0, 60.0
+# The same of what it started, in all turns of its rivals; and what it takes in one until the signal has come.
+_HELPERS_SECONDS, _NOTHING_SECONDS = 2.0, 0.05
 _MOST_PROCESSES = 1000  # compilers run in parallel, with a few processes each
 _MOST_THREADS = 20_000  # a library starts one for each processor, and so do compilers
 _MOST_FILES = 50_000
@@ -101,7 +103,7 @@ class WorkerProcess:
         self._log_reader = threading.Thread(target=self._read_log, daemon=True)
         self._log_reader.start()
         self._deadline = self._timeout = self._looked_at = 0.0
-        self._ending = "has ended"
+        self._ending, self._worked = "has ended", 0.0
         self._shared_before = processes.shared_memory()
 
     @property
@@ -140,19 +142,27 @@ class WorkerProcess:
         with contextlib.suppress(ChildProcessError):
             while not os.waitid(os.P_PID, self.pid, seen):
                 if time.monotonic() > until:
-                    self.expect_rest([self.pid])
-                    return
+                    return self._expect_rest()
                 time.sleep(5e-5)
 
-    def expect_rest(self, pids: Collection[int]) -> None:
-        """Waits until these stopped processes no longer work within the kernel, and ends the worker if they do so
-        without end."""
-        until, most = time.monotonic() + _REST_SECONDS, processes.worked(pids) + _WORK_SECONDS
-        while processes.are_working(pids) and time.monotonic() < until:
-            if processes.worked(pids) > most:
-                self._ending = "worked on while the run had stopped it, and was ended"
-                return self.kill()
+    def _expect_rest(self) -> None:
+        """Waits until the stopped process no longer works within the kernel, and ends it if it does so without end."""
+        own = [self.pid]
+        until, most = time.monotonic() + _REST_SECONDS, processes.worked(own) + _WORK_SECONDS
+        while processes.are_working(own) and time.monotonic() < until:
+            if processes.worked(own) > most:
+                return self._end_working()
             time.sleep(0.01)
+
+    def has_worked(self, seconds: float) -> None:
+        """So long has what it started worked while it was stopped, once more."""
+        self._worked += seconds
+        if self._worked > _HELPERS_SECONDS:
+            self._end_working()
+
+    def _end_working(self) -> None:
+        self._ending = "worked on while the run had stopped it, and was ended"
+        self.kill()
 
     def go_on(self) -> None:
         self._signal(signal.SIGCONT)
@@ -357,20 +367,23 @@ def standing_still(workers: Iterable[WorkerProcess]) -> Iterator[None]:
     """In this context no thread of these workers runs, and none of the processes that they started; processes that have
     left their parent are ended. Kernels that they have launched continue, and Watch looks for those."""
     stopped, started = list(workers), set[int]()
+    worked: list[tuple[WorkerProcess, list[int], float]] = []  # with what it has started, and how long that has worked
     try:
         for worker in stopped:  # with their groups, which nothing that they start can leave
             worker.tell_to_stop()
         processes.end_orphans(WorkerProcess.known())
-        started_by = {worker: processes.descendants(worker.pid) for worker in stopped}
-        started = {pid for pids in started_by.values() for pid in pids}
+        started_by = [(worker, processes.descendants(worker.pid)) for worker in stopped]
+        started = {pid for _, pids in started_by for pid in pids}
         for pid in started:
             processes.signalled(pid, signal.SIGSTOP)
-        for worker, pids in started_by.items():  # they stop in parallel
+        for worker in stopped:  # they stop in parallel
             worker.wait_until_stopped()
-            if pids:
-                worker.expect_rest(pids)
+        worked = [(worker, pids, processes.worked(pids)) for worker, pids in started_by if pids]
         yield
     finally:
+        for worker, pids, before in worked:
+            if (more := processes.worked(pids) - before) > _NOTHING_SECONDS:
+                worker.has_worked(more)
         for pid in started:
             processes.signalled(pid, signal.SIGCONT)
         for worker in stopped:
