@@ -167,7 +167,7 @@ def found(ended):
 
 
 def test_there_are_enough():
-    assert len(EVERY) >= 187 and len(EVERY_HONEST) >= 18
+    assert len(EVERY) >= 187 and len(EVERY_HONEST) >= 20
     assert {each["CLASS"] for each in EXPLOITS.values()} == {each["CLASS"] for each in EVERY.values()}
 
 

@@ -37,7 +37,14 @@ OF_A_CPU = {
     *("maps_its_own_memory_over_its_output", "punches_holes_into_its_inputs", "reads_beyond_its_outputs"),
 }
 HONEST_OF_A_CPU = {
-    *("a_pool_of_processes", "an_event_loop", "compiles_c", "forks_in_its_call", "keeps_a_thread_running"),
+    *(
+        "a_pool_of_processes",
+        "an_event_loop",
+        "ends_its_helper_with_itself",
+        "compiles_c",
+        "forks_in_its_call",
+        "keeps_a_thread_running",
+    ),
     *("limits_itself", "looks_at_the_machine", "pins_itself", "prints_and_warns", "writes_files"),
 }
 HONEST = [name for name in EVERY_HONEST if name not in HONEST_OF_A_CPU]
