@@ -15,7 +15,7 @@ from kernelderby.measure.fence import processes
 
 torch = pytest.importorskip("torch")
 from kernelderby.measure.run import hidden_work  # noqa: E402
-from kernelderby.measure.wire.process import standing_still  # noqa: E402
+from kernelderby.measure.wire.still import standing_still  # noqa: E402
 
 
 class Process:

@@ -24,10 +24,11 @@ from kernelderby.measure.run import turns
 from kernelderby.measure.run.contest import outcome_of
 from kernelderby.measure.run.plan import work_of
 from kernelderby.measure.run.workers import ask_to_load
-from kernelderby.measure.wire.process import WorkerProcess, standing_still
+from kernelderby.measure.wire.process import WorkerProcess
 from kernelderby.measure.wire.quoted import shown
 from kernelderby.measure.wire.remote import RemoteExecutor
 from kernelderby.measure.wire.replies import Failed, Verdict
+from kernelderby.measure.wire.still import standing_still
 from kernelderby.rows.measurement import Status
 from kernelderby.rows.row import JUDGE_WITHOUT_MEMORY
 from kernelderby.statistics.gate import (

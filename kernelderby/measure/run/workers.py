@@ -8,8 +8,9 @@ from pathlib import Path
 
 from kernelderby.catalog import Solution
 from kernelderby.measure.machine.probe import Machine
-from kernelderby.measure.wire.process import WorkerProcess, standing_still
+from kernelderby.measure.wire.process import WorkerProcess
 from kernelderby.measure.wire.replies import Failed
+from kernelderby.measure.wire.still import standing_still
 from kernelderby.measure.worker.failures import status_of
 from kernelderby.rows.measurement import Status
 from kernelderby.rows.row import JUDGE_WITHOUT_MEMORY

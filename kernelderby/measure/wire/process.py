@@ -12,7 +12,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
@@ -35,8 +35,8 @@ _LOOK_SECONDS = 1.0
 _STOP_SECONDS = 0.1
 # What a thread has asked the kernel for is done although it is stopped: so long, of processors' time and at most.
 _WORK_SECONDS, _REST_SECONDS = 10.0, 60.0
-# The same of what it started, in all turns of its rivals; and what it takes in one until the signal has come.
-_HELPERS_SECONDS, _NOTHING_SECONDS = 2.0, 0.05
+# The same of what it started, in all turns of its rivals.
+_HELPERS_SECONDS = 2.0
 _MOST_PROCESSES = 1000  # compilers run in parallel, with a few processes each
 _MOST_THREADS = 20_000  # a library starts one for each processor, and so do compilers
 _MOST_FILES = 50_000
@@ -360,34 +360,6 @@ def interruptible() -> Iterator[None]:
     except BaseException:
         WorkerProcess.end_all()
         raise
-
-
-@contextmanager
-def standing_still(workers: Iterable[WorkerProcess]) -> Iterator[None]:
-    """In this context no thread of these workers runs, and none of the processes that they started; processes that have
-    left their parent are ended. Kernels that they have launched continue, and Watch looks for those."""
-    stopped, started = list(workers), set[int]()
-    worked: list[tuple[WorkerProcess, list[int], float]] = []  # with what it has started, and how long that has worked
-    try:
-        for worker in stopped:  # with their groups, which nothing that they start can leave
-            worker.tell_to_stop()
-        processes.end_orphans(WorkerProcess.known())
-        started_by = [(worker, processes.descendants(worker.pid)) for worker in stopped]
-        started = {pid for _, pids in started_by for pid in pids}
-        for pid in started:
-            processes.signalled(pid, signal.SIGSTOP)
-        for worker in stopped:  # they stop in parallel
-            worker.wait_until_stopped()
-        worked = [(worker, pids, processes.worked(pids)) for worker, pids in started_by if pids]
-        yield
-    finally:
-        for worker, pids, before in worked:
-            if (more := processes.worked(pids) - before) > _NOTHING_SECONDS:
-                worker.has_worked(more)
-        for pid in started:
-            processes.signalled(pid, signal.SIGCONT)
-        for worker in stopped:
-            worker.go_on()
 
 
 def _kept_for_tuning(solution_hash: str) -> Path:

@@ -18,7 +18,7 @@ import msgspec
 from kernelderby.measure.clock.graphs import NotCapturable
 from kernelderby.measure.clock.spans import Spans
 from kernelderby.measure.clock.timing import Call
-from kernelderby.measure.wire.process import WorkerProcess, standing_still
+from kernelderby.measure.wire.process import WorkerProcess
 from kernelderby.measure.wire.quoted import quoted
 from kernelderby.measure.wire.replies import (
     CaptureDone,
@@ -35,6 +35,7 @@ from kernelderby.measure.wire.replies import (
 )
 from kernelderby.measure.wire.shared import BufferSet
 from kernelderby.measure.wire.signals import Signals
+from kernelderby.measure.wire.still import standing_still
 from kernelderby.rows.measurement import Status
 from kernelderby.store.counts import counted
 
