@@ -712,6 +712,14 @@ def test_descendants_however_deep(monkeypatch):
     assert set(found) == {*range(2, 5001), *range(-4999, 0)} and found.index(5000) < found.index(2)
 
 
+def test_a_link_is_removed_and_what_it_leads_to_stays_as_it_was(tmp_path):
+    (tmp_path / "own").mkdir(mode=0o500)
+    (tmp_path / "link").symlink_to(tmp_path / "own")
+    folders.remove_tree(tmp_path / "link")
+    assert not (tmp_path / "link").is_symlink() and (tmp_path / "own").stat().st_mode & 0o777 == 0o500
+
+
+
 def test_a_tree_is_removed_however_deep(tmp_path):
     tree = tmp_path / "tree"
     tree.mkdir()

@@ -139,7 +139,8 @@ def remove_tree(folder: Path) -> None:
     with contextlib.suppress(RecursionError):
         shutil.rmtree(folder, ignore_errors=True)
     if os.path.lexists(folder):
-        for words in (["chmod", "-R", "u+rwx"], ["rm", "-rf"]):
+        opened = [] if folder.is_symlink() else [["chmod", "-R", "u+rwx"]]  # it would open what the link leads to
+        for words in (*opened, ["rm", "-rf"]):
             subprocess.run([*words, "--", str(folder)], stderr=subprocess.DEVNULL, check=False)
 
 

@@ -7,9 +7,9 @@ one process at a time, so a call can neither begin before its contents are there
 two calls never meet. The time is that of the judge's own events around all of it. What of that is no call is measured
 in the same way, over the same buffers, with a process that holds no solution (the pace).
 
-A call on several streams must not be enqueued ahead: one of its streams waits for another, which waits for the word,
-and a GPU that waits within one process leaves it only when its time slice is over (2 ms; H200, 2026-11-29). Such calls
-are relayed by the host: the word is there before the worker is asked for the call.
+A call on several streams must not be enqueued ahead: one of its streams waits for another, which waits for the word.
+Such calls took 2.09 ms (H200, 2026-11-29), presumably since a GPU leaves a process that waits for itself only when its
+time slice is over. They are relayed by the host: the word is there before the worker is asked for the call.
 """
 
 from __future__ import annotations
@@ -129,8 +129,8 @@ class Relay:
         most: int = MOST,
     ) -> Relayed:
         """Wrong where a compared call is. Failed where the worker ends or is late. copy_us: of the outputs that a
-        solution returns, which its worker copies. most: maximum number of calls. NO_PACE where the GPU does not come to
-        rest, or the pace is lost."""
+        solution returns, which its worker copies. by_host: for a call on several streams. most: maximum number of
+        calls. NO_PACE where the GPU does not come to rest, or the pace is lost."""
         exchange, executor = self._exchange, self._exchange.executor
         before = self._paced(pace, kind, _FIRST, by_host)
         if not before:
@@ -178,8 +178,9 @@ class Relay:
         keeps: Collection[int] = (),
         left: dict[int, tuple[Left, int, str]] | None = None,
     ) -> list[float]:
-        """Microseconds of single calls, the sets in turn. keeps: of which `left` gets the outputs, with the set and the
-        variant of the contents. What the judge does between two calls is the same for all of them."""
+        """Microseconds of single calls, the sets in turn; by_host: all on the first one. keeps: of which
+        `left` gets the outputs, with the set and the variant of the contents. What the judge does between two calls is
+        the same for all of them."""
         times, device = list[float](), self._exchange.maker.device
         while len(times) < count:
             self._made[kind] += 1
@@ -187,8 +188,10 @@ class Relay:
             signals.reset()
             synchronize(device)
             variants = [f"relay/{kind}/{self._made[kind]}/{number}" for number in range(calls)]
-            begun = [self._begun(signals, 0, variants[0], 1)] if by_host else []
-            synchronize(device)
+            begun = list[_Begun]()
+            if by_host:  # one call, so on the first set
+                begun.append(self._begun(signals, 0, variants[0], 1))
+                synchronize(device)
 
             def drive(first: int = first, variants: list[str] = variants, begun: list[_Begun] = begun) -> None:
                 for number, variant in enumerate(variants):
