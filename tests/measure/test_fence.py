@@ -719,7 +719,6 @@ def test_a_link_is_removed_and_what_it_leads_to_stays_as_it_was(tmp_path):
     assert not (tmp_path / "link").is_symlink() and (tmp_path / "own").stat().st_mode & 0o777 == 0o500
 
 
-
 def test_a_tree_is_removed_however_deep(tmp_path):
     tree = tmp_path / "tree"
     tree.mkdir()
