@@ -107,8 +107,9 @@ class SecondLook:
             agrees = any(each.short_of(claimed, margin) <= 0 for each in sound)
             if agrees or math.isinf(found[-1].unsure_us):
                 break
-            by_host = by_host or found[-1].short_of(claimed, margin) > _OF_A_SLICE_US
             most = MOST if sound else MOST_AGAIN
+            if not by_host and found[-1].short_of(claimed, margin) > _OF_A_SLICE_US:
+                by_host, found = True, []  # what was found so far may hold a time slice
         best = min(sound or found, key=lambda each: each.short_of(claimed, margin))
         if math.isfinite(best.unsure_us):
             judged.relayed[kind] = best

@@ -197,7 +197,7 @@ class Relay:
                 for number, variant in enumerate(variants):
                     which, word = number % len(self._exchange.sets), number + 1
                     call = begun[number] if begun else self._begun(signals, which, variant, word)
-                    us, found = self._ended(call, executor, signals, which, word, first + number in keeps)
+                    us, found = self._ended(call, executor, signals, which, word, first + number in keeps, by_host)
                     times.append(us)
                     if left is not None:
                         left[first + number] = found, which, variant
@@ -226,10 +226,17 @@ class Relay:
         return watch, taken
 
     def _ended(
-        self, begun: _Begun, executor: RemoteExecutor, signals: Signals, which: int, word: int, keeps: bool
+        self,
+        begun: _Begun,
+        executor: RemoteExecutor,
+        signals: Signals,
+        which: int,
+        word: int,
+        keeps: bool,
+        by_host: bool = False,
     ) -> tuple[float, Left]:
         (watch, taken), exchange = begun, self._exchange
-        signals.wait("done", word, executor.lives)
+        signals.wait("done", word, executor.lives, on_host=by_host)
         for each, tensor in taken.items():
             tensor.copy_(exchange.sets[which].outputs[each])
         us = watch.stopped(executor.lives, signals.release)

@@ -37,6 +37,7 @@ class Signals:
 
     def __init__(self, buffers: BufferSet) -> None:
         self.buffers = buffers
+        self._reader: torch.cuda.Stream | None = None
 
     def give(self, name: str, number: int) -> None:
         """Sets the word, after all earlier work of the current stream."""
@@ -46,15 +47,25 @@ class Signals:
         else:
             word.fill_(number)
 
-    def wait(self, name: str, number: int, goes_on: Callable[[], bool] = lambda: True) -> None:
+    def wait(self, name: str, number: int, goes_on: Callable[[], bool] = lambda: True, on_host: bool = False) -> None:
         """Makes the current stream, or this thread, wait until the word is at least this number. goes_on: a thread
-        calls it from time to time to decide whether to keep waiting."""
+        calls it from time to time to decide whether to keep waiting. on_host: this thread waits for a GPU's word, too.
+        """
         word = self.buffers.outputs[name]
-        if word.is_cuda:
+        if not word.is_cuda:
+            while int(word) < number and goes_on():
+                time.sleep(_PAUSE_SECONDS)
+        elif on_host:
+            with torch.cuda.stream(self._reading(word.device)):
+                while int(word) < number and goes_on():
+                    pass
+        else:
             _on_stream("cuStreamWaitValue32_v2", word, number, _GREATER_OR_EQUAL)
-            return
-        while int(word) < number and goes_on():
-            time.sleep(_PAUSE_SECONDS)
+
+    def _reading(self, device: torch.device) -> torch.cuda.Stream:
+        if self._reader is None:
+            self._reader = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        return self._reader
 
     def release(self) -> None:
         """Ends all waits, even if the current stream itself waits."""
