@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("torch")
 from kernelderby.measure.clock.graphs import NotCapturable
 from kernelderby.measure.judge import doubt
-from kernelderby.measure.judge.batch import Beside, held_against, sets_for
+from kernelderby.measure.judge.batch import Beside, Clocked, held_against, sets_for
 from kernelderby.measure.judge.doubt import Claims, Judged, SecondLook, SessionClock
 from kernelderby.measure.judge.relay import MOST, MOST_AGAIN, Pacemaker, Relayed
 from kernelderby.rows.measurement import Status
@@ -113,6 +113,15 @@ def test_a_call_on_two_streams_is_not_held_against_a_time_slice(real, status, mo
     monkeypatch.setattr(doubt.time, "sleep", lambda seconds: None)
     claims, singly = {"eager": 10.0, "graph": 9.0}, {"eager": real, "graph": real}
     assert looked(singly, claims, singly=singly, slice_us=2080.0).verdict.status is status
+
+
+def test_a_call_on_two_streams_pays_for_the_uncertainty_of_the_hosts_clock():
+    """It chooses that clock itself, so neither a batch nor its own claim may count instead."""
+    judged = looked(
+        {"graph": 9.0}, {"graph": 9.0}, singly={"graph": 10.0}, unsure_us=[0.5, 40.0, 15.0], slice_us=2080.0
+    )
+    assert judged.batches == [] and judged.most == [MOST, MOST_AGAIN, MOST_AGAIN]
+    assert judged.clocked["graph"] == Clocked(25.0, 16.0) and judged.verdict.status is Status.PASSED
 
 
 @pytest.mark.parametrize("real", [3.0, 10.0, 40.0, 300.0])

@@ -116,6 +116,13 @@ def test_what_is_not_right_in_a_single_call_is_found(relay_of, pacer, body, befo
     assert found is status if status else found in (Status.NOT_A_NUMBER, Status.WRONG_VALUES)
 
 
+def test_a_single_call_that_raises_ends_at_once_with_what_it_raised(relay_of, pacer):
+    start = time.monotonic()
+    with pytest.raises(Failed) as failed:
+        relay_of("assert len(relayed) == 0, 'not now'\n    " + HONEST, IN_RELAY).relayed(pacer.pace, "eager", 1e6)
+    assert failed.value.status is Status.RAISED and time.monotonic() - start < 4  # of 5 until it would be late
+
+
 # Does nothing from the first long pause between two calls on: the judge is comparing then.
 UNTIL_COMPARED = """from kernelderby.measure.worker import executor
 

@@ -91,32 +91,46 @@ class SecondLook:
 
     def _alone(self, kind: str, claimed: float, judged: Judged) -> Clocked | None:
         """By the relay; None where that is not certain enough."""
-        pace, margin = self._session.pace, max(LEAST_US, OF_CALL * claimed)
-        if pace is None:
+        margin = max(LEAST_US, OF_CALL * claimed)
+        found = self._relayed(kind, claimed, margin)
+        if by_host := bool(found) and found[-1].short_of(claimed, margin) > _OF_A_SLICE_US:
+            found = self._relayed(kind, claimed, margin, by_host)
+        if not found:
             return None
-        copy_us = self._batches.copy_us(kind) if self._returns_outputs else 0.0
-        found: list[Relayed] = []
-        by_host, most = False, MOST
-        for pause in (0.0, *_PATIENCE):
-            time.sleep(pause)
-            found.append(self._relay.relayed(pace, kind, margin, copy_us, by_host, most))
-            if self._has_graph:  # a call that waits for the GPU on its host could not be captured
-                found[-1] = replace(found[-1], wakes_us=0.0)
-            # The pace alone says how certain it is, so no solution gains a further try, or a batch, by being restless.
-            sound = [each for each in found if each.unsure_us <= max(_UNSOUND_US, _UNSOUND_OF_CALL * claimed)]
-            agrees = any(each.short_of(claimed, margin) <= 0 for each in sound)
-            if agrees or math.isinf(found[-1].unsure_us):
-                break
-            most = MOST if sound else MOST_AGAIN
-            if not by_host and found[-1].short_of(claimed, margin) > _OF_A_SLICE_US:
-                by_host, found = True, []  # what was found so far may hold a time slice
+        sound = [each for each in found if _is_sound(each, claimed)]
+        if by_host and not sound:  # never a batch: whether a call has several streams is the solution's choice
+            best = min(found, key=lambda each: each.call_us + each.unsure_us)
+            judged.relayed[kind], most = best, best.call_us + best.unsure_us
+            return Clocked(most, most - claimed if most > claimed + margin else 0.0)
         best = min(sound or found, key=lambda each: each.short_of(claimed, margin))
-        if math.isfinite(best.unsure_us):
-            judged.relayed[kind] = best
+        judged.relayed[kind] = best
         if not sound:
             return None
         short = best.short_of(claimed, margin)
         return Clocked(best.call_us, best.call_us - claimed if short > 0 else 0.0)
+
+    def _relayed(self, kind: str, claimed: float, margin: float, by_host: bool = False) -> list[Relayed]:
+        """What the tries found, until one bears the claim out or none is left; empty without a pace. The pace alone
+        says how certain a try is, so no solution gains a further one by being restless."""
+        pace, most, found = self._session.pace, MOST_AGAIN if by_host else MOST, list[Relayed]()
+        if pace is None:
+            return found
+        copy_us = self._batches.copy_us(kind) if self._returns_outputs else 0.0
+        for pause in (0.0, *_PATIENCE):
+            time.sleep(pause)
+            seen = self._relay.relayed(pace, kind, margin, copy_us, by_host, most)
+            if math.isinf(seen.unsure_us):
+                return []
+            # A call that waits for the GPU on its host could not be captured.
+            found.append(replace(seen, wakes_us=0.0) if self._has_graph else seen)
+            sound, short = _is_sound(seen, claimed), found[-1].short_of(claimed, margin)
+            if (sound and short <= 0) or (short > _OF_A_SLICE_US and not by_host):
+                break
+            if not by_host and not sound:
+                if most == MOST_AGAIN:
+                    break
+                most = MOST_AGAIN
+        return found
 
     def _in_batches(self, left: dict[str, float], host_us: float, judged: Judged) -> Judged:
         wanted = max(sets_for(claimed, self._device) for claimed in left.values())
@@ -150,6 +164,10 @@ class SecondLook:
             time.sleep(pause)
             total_us = min(total_us, self._batches.us(kind, count))
         return held_against(claimed, total_us, count, beside, copy_us, self._device)
+
+
+def _is_sound(relayed: Relayed, claimed_us: float) -> bool:
+    return relayed.unsure_us <= max(_UNSOUND_US, _UNSOUND_OF_CALL * claimed_us)
 
 
 def _accused(judged: Judged, kind: str, claimed: float, clocked: Clocked) -> Judged:

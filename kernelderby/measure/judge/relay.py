@@ -7,9 +7,10 @@ one process at a time, so a call can neither begin before its contents are there
 two calls never meet. The time is that of the judge's own events around all of it. What of that is no call is measured
 in the same way, over the same buffers, with a process that holds no solution (the pace).
 
-While a call on several streams runs, one of them may wait for another. A GPU then turns to the judge's stream, which
-waits, too, and comes back when its time slice is over: such calls took 2.09 ms (H200, 2026-11-29). So the judge's host
-waits for their word, and its stream holds nothing meanwhile.
+A call on several streams must not be enqueued ahead: one of its streams waits for another, which waits for the word.
+Such calls took 2.09 ms (H200, 2026-11-29), presumably since a GPU leaves a process that waits for itself only when its
+time slice is over. They are relayed by the host: the word is there before the worker is asked for the call, and the
+judge's host waits for the worker's word. Messages then lie in the window, and make this clock unsure by 15 to 70 us.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ FEWEST, MOST, MOST_AGAIN = 8, 128, 512  # again: where the pace was too uncertai
 _FIRST = 24  # calls of the pace, by whose spread the number of calls is chosen
 _OF_MARGIN = 8  # a median may be off by this part of the margin
 _WAKES_US = 60.0  # until a host that waits for its GPU has noticed, and has launched what comes next
-_AHEAD = 2  # flushes, while which the judge's host enqueues what is timed: no gap of its own is in it
+# Flushes, while which the judge's host enqueues what is timed, so that no gap of its own is in it: at least two, and
+# one more for so many tensors. Two alone left the clock of a call with 11 tensors unsure by 20 us (H200, 2026-11-29).
+_AHEAD, _TENSORS_A_FLUSH = 2, 3
 _REST_SECONDS = 2  # what a process has launched before it stood still
 _PROBES = 9
 _IDLE_US = 120  # a kernel of the judge's takes 13 to 30 us on an idle H200; behind another process 270 us to 1.3 ms
@@ -178,27 +181,32 @@ class Relay:
         keeps: Collection[int] = (),
         left: dict[int, tuple[Left, int, str]] | None = None,
     ) -> list[float]:
-        """Microseconds of single calls, the sets in turn. keeps: of which `left` gets the outputs, with the set and the
-        variant of the contents. What the judge does between two calls is the same for all of them."""
+        """Microseconds of single calls, the sets in turn; by_host: all on the first one. keeps: of which
+        `left` gets the outputs, with the set and the variant of the contents. What the judge does between two calls is
+        the same for all of them."""
         times, device = list[float](), self._exchange.maker.device
         while len(times) < count:
             self._made[kind] += 1
-            first, calls = len(times), min(AT_ONCE, count - len(times))
+            first, calls = len(times), 1 if by_host else min(AT_ONCE, count - len(times))
             signals.reset()
             synchronize(device)
             variants = [f"relay/{kind}/{self._made[kind]}/{number}" for number in range(calls)]
+            begun = list[_Begun]()
+            if by_host:  # one call, so on the first set
+                begun.append(self._begun(signals, 0, variants[0], 1))
+                synchronize(device)
 
-            def drive(first: int = first, variants: list[str] = variants) -> None:
+            def drive(first: int = first, variants: list[str] = variants, begun: list[_Begun] = begun) -> None:
                 for number, variant in enumerate(variants):
                     which, word = number % len(self._exchange.sets), number + 1
-                    begun = self._begun(signals, which, variant, word)
-                    us, found = self._ended(begun, executor, signals, which, word, first + number in keeps, by_host)
+                    call = begun[number] if begun else self._begun(signals, which, variant, word)
+                    us, found = self._ended(call, executor, signals, which, word, first + number in keeps, by_host)
                     times.append(us)
                     if left is not None:
                         left[first + number] = found, which, variant
 
-            waits = device.type == "cuda" and (id(executor), kind) not in self._blocks
-            if not executor.relay(kind, calls, drive, signals.release, waits):
+            waits = device.type == "cuda" and not by_host and (id(executor), kind) not in self._blocks
+            if not executor.relay(kind, calls, drive, signals.release, waits) and not by_host:
                 self._blocks.add((id(executor), kind))
         return times
 
@@ -210,7 +218,7 @@ class Relay:
         changing = [each for each in own if isinstance(own[each], torch.Tensor) and each not in maker.steady]
         taken = {each: torch.empty_like(tensor) for each, tensor in outputs.items()}
         synchronize(device)
-        for _ in range(_AHEAD):
+        for _ in range(_AHEAD + (len(changing) + 2 * len(outputs)) // _TENSORS_A_FLUSH):
             evict_inputs(device)
         watch = _Watch(device)
         for each in changing:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import socket
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,17 +13,13 @@ import msgspec
 from kernelderby.measure.wire.replies import Stop
 
 _BYTES, _MOST_DESCRIPTORS = 1 << 16, 253  # the kernel's limit for one message
-# A thread that has slept launches more slowly: calls of two kernels took 5 to 10 % longer (H200, 2026-11-29).
-_AWAKE_SECONDS = 0.02
 
 
 class Channel:
-    """Receives requests, and stops in the middle of commands. descriptors: those received since taken(). stays_awake:
-    it does not sleep while the judge does its part of a timed call."""
+    """Receives requests, and stops in the middle of commands. descriptors: those received since taken()."""
 
-    def __init__(self, requests: int, replies: int, stays_awake: bool = False) -> None:
+    def __init__(self, requests: int, replies: int) -> None:
         self._requests, self._replies = socket.socket(fileno=requests), replies
-        self._stays_awake = stays_awake
         self._unread = b""
         self._descriptors: list[int] = []
 
@@ -47,10 +41,6 @@ class Channel:
     def meet(self, stop: Stop) -> None:
         """Reports the worker's position, and waits until the judge lets it continue."""
         self.write(msgspec.to_builtins(stop))
-        if self._stays_awake:
-            until = time.monotonic() + _AWAKE_SECONDS
-            while not select.select([self._requests], (), (), 0)[0] and time.monotonic() < until:
-                pass
         if not self._line():
             raise SystemExit("the judge is gone")
 

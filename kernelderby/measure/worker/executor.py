@@ -8,7 +8,7 @@ has nothing running on the GPU.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from types import ModuleType
 from typing import Any, cast
@@ -148,7 +148,9 @@ class CallExecutor:
                 signals.give("done", number + 1)
             armed()
         except BaseException:
-            signals.release()  # the judge must not wait in vain
+            with suppress(Exception):
+                synchronize(self.device)  # the calls that were enqueued go on, and say so
+            signals.release()  # the judge must not wait in vain for the others
             raise
         synchronize(self.device)
 

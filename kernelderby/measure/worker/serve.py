@@ -83,7 +83,7 @@ def serve(
     confine(writable, guarded, channel)
     for descriptor in (requests, replies):
         os.set_inheritable(descriptor, False)  # a solution's own subprocesses must not hold the pipes open
-    asked = Channel(requests, replies, stays_awake=device != "cpu")
+    asked = Channel(requests, replies)
 
     @functools.cache
     def worker() -> Worker:
