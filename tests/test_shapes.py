@@ -239,3 +239,56 @@ def test_a_configuration_with_something_else_is_one_line(tmp_path, field, value)
     path.write_text(json.dumps({**given, field: value}))
     with contextlib.suppress(DerbyError):
         read_model(path, 1)
+
+
+def test_linear_layers_in_bfloat16_and_the_forms_of_servers(catalog):
+    found = shapes(catalog, "qwen3-32b", 4)["gemm_bf16"]
+    assert {layer: (each["n"], each["k"], each["bias_rows"]) for layer, (each,) in found.items()} == {
+        "qkv_proj": ((16 + 2 * 2) * 128, 5120, 0),
+        "o_proj": (5120, 2048, 0),
+        "gate_up_proj": (2 * 6400, 5120, 0),
+        "down_proj": (5120, 6400, 0),
+        "head": (37984, 5120, 0),
+    }
+    assert shapes(catalog, "qwen2.5-vl-7b", 2)["gemm_bf16"]["qkv_proj"][0]["bias_rows"] == 1
+    assert "up_proj" in shapes(catalog, "starcoder2-15b", 1)["gemm_bf16"]  # without a gate
+    assert shapes(catalog, "qwen3-30b-a3b-fp8", 1)["gemm_bf16"].keys() == {"router", "head"}
+    latent = shapes(catalog, "deepseek-v2", 8)
+    assert latent["gemm_bf16"]["projections into the latents"][0]["n"] == 1536 + 512 + 64
+    assert latent["fused_moe_bf16"] == latent["fused_moe"]
+    fp8 = shapes(catalog, "deepseek-v3", 8)
+    assert fp8["block_scaled_mm_bf16"] == fp8["block_scaled_mm"]
+    paged = fp8["mla_paged_decode_attention"]["latent attention, decoding"]
+    assert {(each["num_heads"], each["block_size"]) for each in paged} == {(16, 64)} and len(paged) == 13
+
+
+@pytest.mark.parametrize(
+    ("config", "sizes"),
+    [
+        ({"model_type": "gpt2", "n_embd": 1600, "n_head": 25, "layer_norm_epsilon": 1e-5}, (4800, 1600, 6400, 1)),
+        (
+            {"model_type": "falcon", "hidden_size": 4544, "num_attention_heads": 71, "multi_query": True},
+            (73 * 64, 4544, 18176, 0),
+        ),
+        (
+            {"model_type": "mpt", "d_model": 4096, "n_heads": 32, "attn_config": {"kv_n_heads": 8}, "ffn_dim": 16384},
+            (48 * 128, 4096, 16384, 0),
+        ),
+    ],
+)
+def test_other_names_for_the_same_sizes(catalog, tmp_path, config, sizes):
+    (tmp_path / "config.json").write_text(json.dumps(config | {"vocab_size": 50257}))
+    made = shapes_of(catalog, read_model(tmp_path / "config.json", 1), (64,))
+    found = {each.layer: each.sizes.axes for each in made if each.definition.name == "gemm_bf16"}
+    qkv, up = found["qkv_proj"], found["up_proj"]
+    assert (qkv["n"], qkv["k"], up["n"], qkv["bias_rows"]) == sizes
+
+
+def test_experts_in_a_part_of_the_file(catalog, tmp_path):
+    """As DBRX has them."""
+    ffn = {"ffn_hidden_size": 10752, "moe_num_experts": 16, "moe_top_k": 4}
+    config = {"d_model": 6144, "n_heads": 48, "attn_config": {"kv_n_heads": 8}, "ffn_config": ffn, "hidden_act": "silu"}
+    (tmp_path / "config.json").write_text(json.dumps(config | {"model_type": "dbrx", "vocab_size": 100352}))
+    made = shapes_of(catalog, read_model(tmp_path / "config.json", 2), (64,))
+    (experts,) = [each.sizes.axes for each in made if each.definition.name == "fused_moe_bf16"]
+    assert (experts["num_experts"], experts["top_k"], experts["intermediate_size"]) == (16, 4, 5376)

@@ -55,7 +55,7 @@ def command(
         title, shapes = "the standing set", standing_shapes(catalog)
     else:
         model = read_model(configuration_file(config), sharing)
-        title, shapes = f"{model.name} on {sharing} GPUs", shapes_of(catalog, model, counts(tokens))
+        title, shapes = f"{model.name} on {counted(sharing, 'GPU')}", shapes_of(catalog, model, counts(tokens))
     chosen = [shape for shape in shapes if not definitions or shape.definition.name in definitions]
     lines = [shape.line(generated_inputs(catalog, shape.definition)) for shape in chosen]
     if update:

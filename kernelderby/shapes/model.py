@@ -13,6 +13,21 @@ from kernelderby.store.fields import read_json
 _GATED = ("qwen3_next", "qwen3_5", "minimax_text_01")
 _QK_NORM = ("qwen3", "qwen3_moe")  # models with a norm of each query and key head; others state it (use_qk_norm)
 _L2_NORM = ("llama4",)  # without weights
+_UNGATED = ("gpt2", "gptj", "gpt_neox", "opt", "bloom", "falcon", "mpt", "phi", "starcoder2", "nemotron", "nemotron_h")
+_QKV_BIAS = ("qwen2", "qwen2_moe", "qwen2_vl", "qwen2_5_vl")  # others state it
+# Names that some models have for the same, and parts of a file with such names.
+_OTHER_NAMES = {
+    "hidden_size": ("n_embd", "n_embed", "d_model"),
+    "intermediate_size": ("n_inner", "ffn_hidden_size", "ffn_dim"),
+    "num_attention_heads": ("n_head", "n_heads"),
+    "num_key_value_heads": ("num_kv_heads", "kv_n_heads"),
+    "head_dim": ("attention_head_dim",),
+    "num_local_experts": ("moe_num_experts",),
+    "num_experts_per_tok": ("moe_top_k", "moe_topk"),
+    "layer_norm_eps": ("norm_epsilon", "layer_norm_epsilon"),
+    "hidden_act": ("hidden_activation", "activation_function", "mlp_hidden_act"),
+}
+_PARTS = ("text_config", "llm_config", "attn_config", "ffn_config")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,15 +45,15 @@ def read_model(path: Path, tensor_parallel: int) -> Model:
     config: dict[str, Any] = read_json(path)
     kind = config.get("model_type", "")
     try:
-        text = config | config.get("text_config", {})
+        text = _with_usual_names(config)
         facts = {
-            **_layers(path, text, tensor_parallel),
+            **_layers(path, text, kind, tensor_parallel),
             **_heads(path, text, kind, tensor_parallel),
             **_latent(text),
             **_experts(path, text, kind, tensor_parallel),
             **_linear(path, text, tensor_parallel),
             **_vision(path, config.get("vision_config") or {}, tensor_parallel),
-            **_quantized(config.get("quantization_config") or {}),
+            **_quantized(text.get("quantization_config") or {}),
         }
     except (TypeError, ValueError, ArithmeticError, AttributeError, LookupError) as error:
         raise DerbyError(f"{path}: is no model's config.json ({error}); mend it") from None
@@ -47,10 +62,26 @@ def read_model(path: Path, tensor_parallel: int) -> Model:
     return Model(str(name), path.name, tensor_parallel, facts)
 
 
+def _with_usual_names(config: dict[str, Any]) -> dict[str, Any]:
+    text = dict(config)
+    for part in _PARTS:
+        text |= {name: value for name, value in (config.get(part) or {}).items() if value is not None}
+    for name, others in _OTHER_NAMES.items():
+        for other in others:
+            if text.get(name) is None and text.get(other) is not None:
+                text[name] = text[other]
+    if text.get("multi_query") and not text.get("new_decoder_architecture"):
+        text["num_key_value_heads"] = 1
+    if text.get("intermediate_size") is None and text.get("model_type") in _UNGATED:
+        text["intermediate_size"] = 4 * text["hidden_size"]
+    return text
+
+
 def _number(path: Path, text: dict[str, Any], name: str) -> int:
     value = text.get(name)
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise DerbyError(f"{path}: {name}: is {value!r:.40}; give a model's config.json, with its sizes")
+        told = "is missing" if value is None else f"is {value!r:.40}"
+        raise DerbyError(f"{path}: {name}: {told}; give a model's config.json, with its sizes")
     return value
 
 
@@ -60,9 +91,10 @@ def _shared(path: Path, name: str, size: int, tensor_parallel: int) -> int:
     return size // tensor_parallel
 
 
-def _layers(path: Path, text: dict[str, Any], tp: int) -> dict[str, int | float]:
+def _layers(path: Path, text: dict[str, Any], kind: str, tp: int) -> dict[str, int | float]:
     facts: dict[str, int | float] = {"hidden": _number(path, text, "hidden_size"), "vocab": text.get("vocab_size", 0)}
-    layer_norm = text.get("norm_epsilon", text.get("layer_norm_eps"))
+    facts["gated"] = int(kind not in _UNGATED)
+    layer_norm = text.get("layer_norm_eps")
     if layer_norm is not None:
         facts |= {"layer_norm": 1, "eps": float(layer_norm)}
     else:
@@ -70,8 +102,7 @@ def _layers(path: Path, text: dict[str, Any], tp: int) -> dict[str, int | float]
     is_dense = not _routed(text) or text.get("first_k_dense_replace", 0)
     if is_dense:
         facts["dense"] = _shared(path, "intermediate_size", _number(path, text, "intermediate_size"), tp)
-    activation = text.get("hidden_act") or text.get("hidden_activation") or ""
-    if activation == "silu" and "swiglu_limit" not in text:
+    if text.get("hidden_act") == "silu" and "swiglu_limit" not in text:
         facts["silu"] = 1
     return facts
 
@@ -86,6 +117,8 @@ def _heads(path: Path, text: dict[str, Any], kind: str, tp: int) -> dict[str, in
         raise DerbyError(f"{path}: num_key_value_heads: {of_keys} and --tp {tp} do not divide; give a divisor")
     facts["kv_heads"] = max(1, of_keys // tp)
     facts["head_dim"] = text.get("head_dim") or _number(path, text, "hidden_size") // total
+    stated = text.get("attention_bias") or text.get("qkv_bias") or text.get("use_bias") or text.get("bias")
+    facts["qkv_bias"] = int(bool(stated) or kind in _QKV_BIAS or kind == "gpt2")
     rotated = text.get("partial_rotary_factor", 1.0)
     sections = (text.get("rope_scaling") or {}).get("mrope_section")
     if sections:
@@ -170,7 +203,10 @@ def _vision(path: Path, vision: dict[str, Any], tp: int) -> dict[str, int | floa
 
 
 def _quantized(quantization: dict[str, Any]) -> dict[str, int | float]:
-    """fp8_block: blocks of 128 x 128 weights and 128 activations. fp8_token: one scale a row of activations."""
+    """bf16: nothing is quantised. fp8_block: blocks of 128 x 128 weights and 128 activations. fp8_token: one scale a row
+    of activations."""
+    if not quantization:
+        return {"bf16": 1}
     method = quantization.get("quant_method", "")
     if method == "fp8" and quantization.get("weight_block_size") == [128, 128]:
         return {"fp8_block": 1}

@@ -27,6 +27,11 @@ class _Rule(Struct, forbid_unknown_fields=True):
     load: Name
     sizes: dict[Name, str]
     when: str = "True"
+    forms: list[Name] = []
+
+    @property
+    def operators(self) -> list[Name]:
+        return [self.operator, *self.forms]
 
 
 class _RulesFile(Struct, forbid_unknown_fields=True):
@@ -68,8 +73,8 @@ def shapes_of(catalog: Catalog, model: Model, tokens: Sequence[int] = ()) -> lis
     """Every shape once, in the order of the rules, without shapes of more than LARGEST bytes. tokens: tokens of a step,
     instead of the rules' own. Operators that the set lacks have no shapes."""
     rules, found = _rules(), dict[str, ModelShape]()
-    for rule in rules.rule:
-        definition = catalog.definitions.get(rule.operator)
+    for rule, operator in ((rule, operator) for rule in rules.rule for operator in rule.operators):
+        definition = catalog.definitions.get(operator)
         if definition is None:
             continue
         for entry in loads_of(rule.load, tokens):
@@ -121,4 +126,4 @@ def generated_inputs(catalog: Catalog, definition: Definition) -> tuple[str, ...
 def loads() -> Iterator[tuple[str, str, str]]:
     """(operator, layer, load) of every rule, for readers."""
     for rule in _rules().rule:
-        yield rule.operator, rule.layer, rule.load
+        yield from ((operator, rule.layer, rule.load) for operator in rule.operators)

@@ -37,6 +37,7 @@ def configuration_file(path: Path) -> Path:
 
 class _Standing(Struct, forbid_unknown_fields=True):
     per_operator: Size
+    without: list[Name]
     tensor_parallel: dict[Name, list[Size]]
 
 
@@ -47,7 +48,8 @@ def standing_shapes(catalog: Catalog) -> list[ModelShape]:
     for name, sharing in plan.tensor_parallel.items():
         for tensor_parallel in sharing:
             for shape in shapes_of(catalog, read_model(CONFIGS / f"{name}.json", tensor_parallel)):
-                by_operator.setdefault(shape.definition.name, {}).setdefault(shape.uuid, shape)
+                if shape.definition.name not in plan.without:
+                    by_operator.setdefault(shape.definition.name, {}).setdefault(shape.uuid, shape)
     found: list[ModelShape] = []
     for name, shapes in by_operator.items():
         listed = {(str(each.axes), str(each.scalars)) for each in catalog.workloads(name) if each.origin != MODELS}
