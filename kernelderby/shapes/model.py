@@ -203,8 +203,8 @@ def _vision(path: Path, vision: dict[str, Any], tp: int) -> dict[str, int | floa
 
 
 def _quantized(quantization: dict[str, Any]) -> dict[str, int | float]:
-    """bf16: nothing is quantised. fp8_block: blocks of 128 x 128 weights and 128 activations. fp8_token: one scale a row
-    of activations."""
+    """bf16: nothing is quantised. fp8_block: blocks of 128 x 128 weights and 128 activations. fp8_token: one scale for
+    each row of activations."""
     if not quantization:
         return {"bf16": 1}
     method = quantization.get("quant_method", "")

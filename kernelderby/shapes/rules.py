@@ -72,8 +72,8 @@ def _rules() -> _RulesFile:
 def shapes_of(catalog: Catalog, model: Model, tokens: Sequence[int] = ()) -> list[ModelShape]:
     """Every shape once, in the order of the rules, without shapes of more than LARGEST bytes. tokens: tokens of a step,
     instead of the rules' own. Operators that the set lacks have no shapes."""
-    rules, found = _rules(), dict[str, ModelShape]()
-    for rule, operator in ((rule, operator) for rule in rules.rule for operator in rule.operators):
+    found = dict[str, ModelShape]()
+    for rule, operator in [(each, name) for each in _rules().rule for name in each.operators]:
         definition = catalog.definitions.get(operator)
         if definition is None:
             continue
