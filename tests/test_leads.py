@@ -95,6 +95,34 @@ def test_shapes_whose_times_are_of_former_code_are_left_out_and_said():
     assert answer.frame("operators").to_dicts()[0]["operator"] == "alpha"
 
 
+def test_a_shape_without_the_strongest_library_does_not_count():
+    """bob is the best library on most shapes of alpha; where he was not measured, nobody wins over cid instead."""
+    without = [each for each in rows() if (each.solution, each.uuid) != ("b1", "w1")]
+    [found] = leads(without, WORKLOADS, SOLUTIONS)
+    alpha = found.operators[0]
+    assert alpha.unopposed == 1 and {kind: lead.workloads for kind, lead in alpha.kinds.items()} == {
+        "graph": 1,
+        "eager": 1,
+    }
+    assert sentence(found).endswith(" Not counted: 1 shape without the operator's strongest library.")
+    told = "best on most of the operator's shapes was not measured: alpha (1)"
+    assert told in " ".join(leads_answer([found], True).to_text(200).split())
+    refused = [
+        replace(each, status=Status.RAISED, times={}, latency_us=None)
+        if (each.solution, each.uuid) == ("b1", "w1")
+        else each
+        for each in rows()
+    ]
+    assert leads(refused, WORKLOADS, SOLUTIONS)[0].operators[0].unopposed == 0  # he cannot do it: cid counts
+    # On the shapes of another leg, too, he is the strongest.
+    ours = [each for each in rows() if each.definition == "alpha" and each.solution != "b1"]
+    assert leads(ours, WORKLOADS, SOLUTIONS)[0].operators[0].unopposed == 0
+    of_models = {"uuid": "m1", "axes": {}, "inputs": {}}
+    other = [replace(each, workload=of_models) for each in rows() if each.definition == "alpha" and each.uuid == "w1"]
+    [found] = leads(ours, WORKLOADS, SOLUTIONS, elsewhere=other)
+    assert found.operators[0].unopposed == 2 and found.total == {}
+
+
 def test_shapes_that_a_library_cannot_do_are_said():
     """c1 fails on both shapes, the author's and plain torch's failures are their own."""
     broken = [

@@ -82,6 +82,13 @@ def best_library(author: str, rows: Mapping[str, Measurement], kind: str) -> str
     return min(_libraries(author, rows), key=lambda each: _us(rows[each], kind), default=None)
 
 
+def strongest_library(author: str, best: Best, kind: str) -> str | None:
+    """The library that is the best one on most of the author's workloads."""
+    firsts = (best_library(author, rows, kind) for rows in best.values() if author in rows)
+    found = Counter(who for who in firsts if who is not None)
+    return min(found, key=lambda who: (-found[who], who), default=None)
+
+
 def of_present_code(
     author: str, rows: Mapping[str, Measurement], kind: str, former: Set[str | None]
 ) -> dict[str, Measurement]:

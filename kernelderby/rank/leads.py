@@ -11,7 +11,7 @@ from kernelderby.catalog.libraries import library_of, oldest
 from kernelderby.catalog.selection import LEGS
 from kernelderby.errors import DerbyError
 from kernelderby.rank.field import version_of
-from kernelderby.rank.lead import Lead, best_library, lead_of, of_present_code
+from kernelderby.rank.lead import Lead, best_library, lead_of, of_present_code, strongest_library
 from kernelderby.roofline import selection
 from kernelderby.roofline.recorded import RecordedTime, RecordedTimes, recorded
 from kernelderby.rows.measurement import Measurement, Status
@@ -27,13 +27,15 @@ _Best = Mapping[str, Mapping[str, RecordedTime]]  # uuid -> author
 class OperatorLead:
     """kinds: lead by graph and by eager time, for each kind that the author and a library share on a shape with present
     code. of_shapes: number of workloads that count. outdated: number of workloads left out because a time of the author
-    or of the best library is of former code. failed: library -> number of workloads on which all of its solutions that
-    ran failed."""
+    or of the best library is of former code. unopposed: number of workloads left out because the library that is best
+    on most of the operator's workloads, of any leg, was not measured there. failed: library -> number of workloads on
+    which all of its solutions that ran failed."""
 
     definition: str
     of_shapes: int
     kinds: dict[str, Lead]
     outdated: int
+    unopposed: int
     failed: dict[str, int]
 
 
@@ -66,11 +68,13 @@ def leads(
     protocol: str | None = None,
     origin: str = "",
     kinds: Sequence[str] = KINDS,
+    elsewhere: Sequence[Measurement] = (),
 ) -> tuple[Leads, ...]:
     """For every GPU that has rows, the one with most shapes first, or for the named GPU; each under its newest
     protocol, or the named one. workloads: definition -> the workloads that count. author: default the author who is
     fastest on the most shapes, by graph times if there are any. origin: the leg, which the result names. kinds: the
-    times to compare, of KINDS. DerbyError: no rows, an unknown author, GPU or protocol; nothing to compare.
+    times to compare, of KINDS. elsewhere: rows of other legs, which also say which library is strongest. DerbyError: no
+    rows, an unknown author, GPU or protocol; nothing to compare.
     """
     authors = {solution.author for solution in solutions.values()}
     if author is not None and author not in authors:
@@ -81,7 +85,9 @@ def leads(
     names = [gpu] if gpu else sorted({key.gpu for key in groups if protocol in (None, key.protocol)})
     if not names:
         selection.choose_group(groups, None, protocol)  # the error lists the existing ones
-    found = [one for name in names if (one := _leads(rows, workloads, solutions, author, name, protocol, kinds))]
+    found = [
+        one for name in names if (one := _leads(rows, workloads, solutions, author, name, protocol, kinds, elsewhere))
+    ]
     found = [replace(one, origin=origin) for one in found]
     if not found:
         who = author or "one author"
@@ -110,10 +116,11 @@ def leads_on_legs(
             continue
         uuids = {workload.uuid for own in legs[leg].values() for workload in own}
         own_rows = [row for row in rows if row.uuid in uuids]
+        others = [row for row in rows if row.uuid not in uuids]
         for name in [gpu] if gpu else sorted({row.gpu for row in own_rows}):
             first = next((each.author for each in found if gpu or each.gpu == name), None)
             try:
-                found += leads(own_rows, legs[leg], solutions, author or first, name, protocol, leg, kinds)
+                found += leads(own_rows, legs[leg], solutions, author or first, name, protocol, leg, kinds, others)
             except DerbyError as error:
                 problem = problem or error
     if not found:
@@ -138,6 +145,7 @@ def _leads(
     gpu: str,
     protocol: str | None,
     kinds: Sequence[str],
+    elsewhere: Sequence[Measurement],
 ) -> Leads | None:
     times = {kind: recorded(rows, solutions, gpu, protocol, kind) for kind in KINDS}
     group = times["eager"].group
@@ -156,6 +164,8 @@ def _leads(
                 *(name, len(workloads[name]), author),
                 {kind: best[kind][name] for kind in kinds},
                 times["eager"].rows,
+                _strongest(name, author, best["graph"][name], times["eager"].rows, elsewhere, solutions, group),
+                solutions,
                 _failed(name, workloads[name], times["eager"].rows, solutions, author),
             )
         )
@@ -235,10 +245,17 @@ def _operator(
     author: str,
     best: Mapping[str, _Best],
     rows: Mapping[tuple[str, str], Measurement],
+    strongest: str | None,
+    solutions: Mapping[str, Solution],
     failed: dict[str, int],
 ) -> OperatorLead | None:
     kinds: dict[str, Lead] = {}
-    outdated: set[str] = set()
+    outdated, unopposed = set[str](), set[str]()
+    raced = {
+        uuid
+        for (solution, uuid), row in rows.items()
+        if row.definition == name and solutions[solution].author == strongest
+    }
     for kind, of_definition in best.items():
         own: dict[str, dict[str, Measurement]] = {}
         for uuid, of_shape in of_definition.items():
@@ -247,9 +264,44 @@ def _operator(
             own[uuid] = of_present_code(author, every, kind, former)
             if author in every and best_library(author, every, kind) is not None and not own[uuid]:
                 outdated.add(uuid)
+            elif own[uuid] and strongest and uuid not in raced and best_library(author, own[uuid], kind):
+                unopposed.add(uuid)
+                own[uuid] = {}
         if found := lead_of(author, own, kind):
             kinds[kind] = found
-    return OperatorLead(name, of_shapes, kinds, len(outdated), failed) if kinds or outdated else None
+    if not kinds and not outdated and not unopposed:
+        return None
+    return OperatorLead(name, of_shapes, kinds, len(outdated), len(unopposed), failed)
+
+
+def _strongest(
+    definition: str,
+    author: str,
+    best: _Best,
+    rows: Mapping[tuple[str, str], Measurement],
+    elsewhere: Sequence[Measurement],
+    solutions: Mapping[str, Solution],
+    group: selection.Group,
+) -> str | None:
+    """The library that is best on most of the author's workloads, by graph times of present code, on any leg."""
+    own = {
+        uuid: {who: rows[time.solution or "", uuid] for who, time in of_shape.items() if not time.outdated}
+        for uuid, of_shape in best.items()
+    }
+    others = (
+        row
+        for row in elsewhere
+        if (row.definition, row.gpu, row.protocol) == (definition, group.gpu, group.protocol) and row.time("graph")
+    )
+    for (solution, uuid), counted in selection.newest_rows(others, solutions).items():
+        if not counted.outdated and counted.measurement.status is Status.PASSED:
+            of_shape, who = own.setdefault(uuid, {}), solutions[solution].author
+            of_shape[who] = min(
+                of_shape.get(who, counted.measurement),
+                counted.measurement,
+                key=lambda row: row.times["graph"].median_us,
+            )
+    return strongest_library(author, own, "graph")
 
 
 def _failed(

@@ -84,8 +84,12 @@ def sentence(found: Leads) -> str:
         else f"{IN_WORDS[kind].capitalize()}: only {lead.workloads} of {most} shapes have a time of the present code."
         for kind, lead in found.total.items()
     ]
-    if outdated:
-        parts.append(f"Not counted: {shapes} with times of former code.")
+    unopposed = sum(each.unopposed for each in found.operators)
+    left_out = [f"{shapes} with times of former code"] if outdated else []
+    if unopposed:
+        left_out.append(f"{counted(unopposed, 'shape')} without the operator's strongest library")
+    if left_out:
+        parts.append(f"Not counted: {', '.join(left_out)}.")
     return f"{SETS[found.origin]}: {' '.join(parts)}"
 
 
@@ -184,6 +188,12 @@ def _notes(found: Leads) -> Iterator[str]:
     outdated = [f"{each.definition} ({each.outdated})" for each in found.operators if each.outdated]
     if outdated:
         yield f"{of} to be measured again, since a time is of former code: {', '.join(outdated)}"
+    unopposed = [f"{each.definition} ({each.unopposed})" for each in found.operators if each.unopposed]
+    if unopposed:
+        yield (
+            f"{of} on which the library that is best on most of the operator's shapes was not measured: "
+            f"{', '.join(unopposed)}"
+        )
     failed = [f"{who} at {each.definition} ({count})" for each in found.operators for who, count in each.failed.items()]
     if failed:
         yield f"{of} on which a library failed: {', '.join(failed)}"
