@@ -38,27 +38,19 @@ Words = tuple[str, str | None, tuple[str, ...]]  # FILE.py, its operator, --shap
 @click.option("--record", is_flag=True, help="Keep rows of FILE.py and --shape in the set (default: reports/bench/).")
 @click.option("--device", type=click.Choice(["cuda", "cpu"]), default="cuda", help="cpu: plain Python solutions only.")
 @choice_options()
-@click.option("--rounds", type=Count(1), default=5, show_default=True, help="Rounds: each solution takes a turn.")
+@click.option("--rounds", type=Count(1), default=5, help="Rounds: each solution takes a turn.")
 @click.option(
     "--most-rounds",
     type=Count(1),
     default=10,
-    show_default=True,
     help="Maximum rounds for the two fastest. They stop when the interval of their ratio is narrower than 1 %.",
 )
-@click.option(
-    "--iterations",
-    type=Count(2),
-    default=10,
-    show_default=True,
-    help="Timed calls in a turn; slow solutions get fewer.",
-)
+@click.option("--iterations", type=Count(2), default=10, help="Timed calls in a turn; slow solutions get fewer.")
 @click.option(
     "--timeout",
     "timeout_seconds",
     type=SECONDS,
     default=300,
-    show_default=True,
     help="Seconds for each step of a solution: compilation and check, or one turn.",
 )
 @click.option("--again", is_flag=True, help="Measure again even where a row exists.")

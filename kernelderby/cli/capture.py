@@ -19,7 +19,7 @@ from kernelderby.cli.profile.common import files_argument, selection_options
 @click.option("--gpu", metavar="NAME|ID", help='With --gain: the GPU, such as "NVIDIA H200" (default: the profile\'s).')
 @click.option("--origin", default="capture", show_default=True, metavar="O", help="The origin of the workloads.")
 @click.option("--model", type=FILE, metavar="CONFIG.json|NAME", help="The model; gives sizes that no trace has.")
-@click.option("--tp", "sharing", type=Count(1), default=1, show_default=True, help="GPUs that share the model.")
+@click.option("--tp", "sharing", type=Count(1), default=1, help="GPUs that share the model.")
 @click.option("--context", type=Count(1), metavar="N", help="Tokens of a decoding request, if no file has them.")
 @names_option("--tokens", metavar="N", help="For FlashInfer's dumps: tokens of a step (default: 1 to 16384).")
 @click.option("--top", type=Count(1), metavar="N", help="Rows of the tables (default: 20; all in CSV and JSON).")

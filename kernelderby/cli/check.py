@@ -34,9 +34,9 @@ from kernelderby.cli.progress import bar
 @choice_options()
 @for_option
 @shape_option
-@click.option("--seeds", type=Count(1), default=1, show_default=True, help="Input draws for each case.")
+@click.option("--seeds", type=Count(1), default=1, help="Input draws for each case.")
 @click.option("--device", type=click.Choice(["cuda", "cpu"]), help="Default: the GPU if there is one.")
-@click.option("--timeout", type=SECONDS, default=600, show_default=True, help="Seconds for each case of a solution.")
+@click.option("--timeout", type=SECONDS, default=600, help="Seconds for each case of a solution.")
 @click.option("--quick", is_flag=True, help="On a CPU: the first case of each operator only.")
 @click.option("--dump", type=FILE, help="Inputs, outputs and reference of the first failing case, as .safetensors.")
 @click.option(

@@ -29,24 +29,10 @@ from kernelderby.store.counts import counted
 )
 @click.option("--base-python", metavar="PYTHON", help="The interpreter of the environment with the base's libraries.")
 @click.option("--candidate-python", metavar="PYTHON", help="The same for the candidate.")
-@click.option(
-    "--least",
-    type=Number(0.1, 100),
-    default=1,
-    show_default=True,
-    metavar="PERCENT",
-    help="The smallest slowdown that counts.",
-)
-@click.option("--most-starts", "most", type=Count(4), default=16, show_default=True, help="Maximum number of starts.")
-@click.option("--iterations", type=Count(2), default=10, show_default=True, help="Timed calls in a turn.")
-@click.option(
-    "--timeout",
-    "timeout_seconds",
-    type=SECONDS,
-    default=300,
-    show_default=True,
-    help="Seconds for each step of a solution.",
-)
+@click.option("--least", type=Number(0.1, 100), default=1, metavar="PERCENT", help="The smallest slowdown that counts.")
+@click.option("--most-starts", "most", type=Count(4), default=16, help="Maximum number of starts.")
+@click.option("--iterations", type=Count(2), default=10, help="Timed calls in a turn.")
+@click.option("--timeout", "timeout_seconds", type=SECONDS, default=300, help="Seconds for each step of a solution.")
 @click.option("--comment", type=FILE, metavar="FILE.md", help="Write the Markdown for a pull request there.")
 @click.option("--device", type=click.Choice(["cuda", "cpu"]), help="cpu: only to try the command out.")
 @secret_option

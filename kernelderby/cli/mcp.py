@@ -18,9 +18,7 @@ from kernelderby.cli.signals import end_at_once_on_signals
     show_default=True,
     help="The folder for candidates and rows, a copy of the set. Nothing outside of it is written.",
 )
-@click.option(
-    "--gpu-seconds", type=SECONDS, default=3600, show_default=True, help="For check, bench and gate together."
-)
+@click.option("--gpu-seconds", type=SECONDS, default=3600, help="For check, bench and gate together.")
 @root_option
 def command(scratch: Path, gpu_seconds: float, root: Path) -> None:
     """A server for programs that write kernels: Model Context Protocol on standard input and output.

@@ -37,6 +37,9 @@ class DerbyCommand(click.Command):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
+        for each in self.params:
+            if isinstance(each, click.Option) and isinstance(each.type, Number):
+                each.show_default = True
         self.params.append(
             click.Option(
                 ["--bounds"],
@@ -93,7 +96,8 @@ FILE = PathType()
 
 
 class Number(_ParamType):
-    """A finite number from least to most. Help shows no bounds; a value out of them is refused with both."""
+    """A finite number from least to most. Help shows the default (DerbyCommand) and no bounds; a value out of them is
+    refused with both."""
 
     def __init__(self, least: float, most: float, above: bool = False) -> None:
         """above: least itself is out."""

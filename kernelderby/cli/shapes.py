@@ -14,7 +14,7 @@ from kernelderby.store.counts import counted
 
 @click.command(cls=DerbyCommand)
 @click.argument("config", metavar="[CONFIG.json|NAME]", required=False, type=FILE)
-@click.option("--tp", "sharing", type=Count(1), default=1, show_default=True, help="GPUs that share each layer.")
+@click.option("--tp", "sharing", type=Count(1), default=1, help="GPUs that share each layer.")
 @names_option("--tokens", metavar="N", help="Tokens of a step (default: 1 to 16384, as in the rules).")
 @definitions_option
 @click.option("--out", type=FILE, metavar="FILE", help="Write the lines of a workloads file there (.jsonl).")

@@ -30,13 +30,12 @@ _SECRET = "secret of the shapes: {} (--secret draws them again)"
 @click.command(cls=DerbyCommand)
 @click.argument("names", metavar="[SOLUTION]...", nargs=-1)
 @choice_options("solutions", "workloads", "origin")
-@click.option("--rounds", type=Count(1), default=5, show_default=True, help="Turns of each candidate.")
-@click.option("--iterations", type=Count(2), default=10, show_default=True, help="Timed calls in a turn.")
+@click.option("--rounds", type=Count(1), default=5, help="Turns of each candidate.")
+@click.option("--iterations", type=Count(2), default=10, help="Timed calls in a turn.")
 @click.option(
     "--timeout",
     type=SECONDS,
     default=120,
-    show_default=True,
     help="Seconds for each step of a candidate: compilation and check, one turn.",
 )
 @click.option(

@@ -14,7 +14,7 @@ from kernelderby.cli.profile.common import files_argument, open_files, selection
 
 @click.command(cls=DerbyCommand)
 @files_argument
-@click.option("--rows", "most", type=Count(1), default=20, show_default=True, help="Maximum number of rows.")
+@click.option("--rows", "most", type=Count(1), default=20, help="Maximum number of rows.")
 @selection_options
 @output_options("profile activity", tables=("gpus", "ranges", "api", "shapes", "critical", "memory"))
 def command(files: tuple[Path, ...], most: int, selection: Any, output: Output) -> None:

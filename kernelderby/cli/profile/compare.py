@@ -23,7 +23,7 @@ from kernelderby.cli.profile.common import open_files, pipelines, selection_opti
     help="Align by its stages, per invocation (default: by kernel).",
 )
 @click.option("--solution-b", metavar="NAME", help="Solution of B, if it differs.")
-@click.option("--rows", "most", type=Count(1), default=40, show_default=True, help="Maximum number of rows.")
+@click.option("--rows", "most", type=Count(1), default=40, help="Maximum number of rows.")
 @click.option("--kind", metavar="WORD", help="Show kernels of this kind of step, such as decode.")
 @click.option(
     "--within", metavar="REGEX", help="NVTX ranges that mark one step each, or with --solution one invocation."

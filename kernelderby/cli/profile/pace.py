@@ -14,7 +14,7 @@ from kernelderby.cli.profile.common import files_argument, open_files, selection
 
 @click.command(cls=DerbyCommand)
 @files_argument
-@click.option("--rows", "most", type=Count(1), default=40, show_default=True, help="Maximum number of rows.")
+@click.option("--rows", "most", type=Count(1), default=40, help="Maximum number of rows.")
 @within_option
 @selection_options
 @output_options("profile pace", tables=("repetitions",))

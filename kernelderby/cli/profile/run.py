@@ -26,10 +26,8 @@ _DEFAULT_OUT = Path("reports") / "profiles"
 
 @click.command(cls=DerbyCommand)
 @choice_options("solutions", "definitions", "workloads")
-@click.option(
-    "--iterations", type=Count(3), default=20, show_default=True, help="Calls in the capture; slow solutions get fewer."
-)
-@click.option("--timeout", type=SECONDS, default=600, show_default=True, help="Seconds for each solution and workload.")
+@click.option("--iterations", type=Count(3), default=20, help="Calls in the capture; slow solutions get fewer.")
+@click.option("--timeout", type=SECONDS, default=600, help="Seconds for each solution and workload.")
 @click.option("--out", type=FILE, help=f"Folder of the profiles (default: {_DEFAULT_OUT} under the root).")
 @click.option(
     "--with",
