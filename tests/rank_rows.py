@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 from kernelderby.catalog import Workload
-from kernelderby.rank import rank
+from kernelderby.rank.ranking import rank
 from kernelderby.report.ranking.notes import notes
 from kernelderby.rows.measurement import Cost, Measurement, Status
 

@@ -7,9 +7,9 @@ from msgspec.structs import replace
 from rank_rows import row, workload
 
 from kernelderby.errors import DerbyError
-from kernelderby.rank import rank
 from kernelderby.rank.lead import lead_of
 from kernelderby.rank.leads import leads
+from kernelderby.rank.ranking import rank
 from kernelderby.report.leads import leads_answer, sentence
 from kernelderby.rows.measurement import Status, Timed
 

@@ -17,8 +17,8 @@ from rank_rows import D, ranked, row, rows, workload
 import kernelderby
 from kernelderby.catalog import Catalog
 from kernelderby.errors import DerbyError
-from kernelderby.rank import definitions_with_rows
 from kernelderby.rank.order import order_dependences
+from kernelderby.roofline.selection import definitions_with_rows
 from kernelderby.rows.measurement import Measurement, Status
 from kernelderby.statistics.bootstrap import ResampledRows
 from kernelderby.statistics.means import geometric_mean

@@ -16,7 +16,8 @@ from kernelderby.catalog import Catalog, Workload
 from kernelderby.catalog.selection import by_origin
 from kernelderby.catalog.workloads import FRESH
 from kernelderby.errors import DerbyError
-from kernelderby.rank import Ranking, rank
+from kernelderby.rank.model import Ranking
+from kernelderby.rank.ranking import rank
 from kernelderby.report.ranking.notes import notes
 from kernelderby.roofline.recorded import RecordedTime, recorded
 from kernelderby.roofline.selection import GroupKey, RowCount, choose_group, group_rows, tallies

@@ -19,11 +19,11 @@ from kernelderby.catalog.templates import not_raced
 from kernelderby.catalog.workloads import FRESH
 from kernelderby.errors import DerbyError, LeftOut
 from kernelderby.hardware import find_gpu
-from kernelderby.rank import Ranking, definitions_with_rows
 from kernelderby.rank.bounds import Explanation
 from kernelderby.rank.by_importance import ImportanceRanking
 from kernelderby.rank.field import Field, field
 from kernelderby.rank.leads import KINDS, Leads, leads_on_legs
+from kernelderby.rank.model import Ranking
 from kernelderby.report.answer import Answer
 from kernelderby.report.capture import Captured
 from kernelderby.report.field import field_answer
@@ -37,7 +37,7 @@ from kernelderby.report.roofline.answer import survey_answer
 from kernelderby.roofline.listing import Contract, Listing, contract, listing
 from kernelderby.roofline.operators import Survey, survey
 from kernelderby.roofline.recorded import RecordedTimes, recorded
-from kernelderby.roofline.selection import RowCount
+from kernelderby.roofline.selection import RowCount, definitions_with_rows
 from kernelderby.rows.checked import CheckResult
 from kernelderby.rows.measurement import Measurement
 from kernelderby.store.counts import counted

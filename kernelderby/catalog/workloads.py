@@ -26,7 +26,6 @@ BITS = {
     **dict.fromkeys(("float32", "int32"), 32),
     "int64": 64,
 }
-SURVEY = "survey"  # origin of the published shapes; our own sets have other origins
 MODELS = "models"  # origin of the shapes of named models, made by rules (shapes/)
 FRESH = "fresh"  # origin of shapes that no file lists: they are described in their rows
 

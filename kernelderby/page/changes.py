@@ -13,7 +13,7 @@ from kernelderby.catalog.traces import load_rows
 from kernelderby.errors import DerbyError
 from kernelderby.page.model.trust import ShownChange, ShownChanges
 from kernelderby.page.text import interval, words
-from kernelderby.rank import rank
+from kernelderby.rank.ranking import rank
 from kernelderby.roofline import selection
 from kernelderby.roofline.selection import GroupKey
 from kernelderby.rows.measurement import Measurement

@@ -13,13 +13,14 @@ from kernelderby.page.model.page import KINDS
 from kernelderby.page.model.races import ShownCell, ShownLead, ShownOrder, ShownRace, ShownRow, ShownStanding, ShownTime
 from kernelderby.page.operators import flops_per_second
 from kernelderby.page.text import interval, rounded, words
-from kernelderby.rank import Ranking, Ratio, Summary, rank
-from kernelderby.rank.model import NOT_MEASURED, Cell
+from kernelderby.rank.model import NOT_MEASURED, Cell, Ranking, Summary
+from kernelderby.rank.ranking import rank
 from kernelderby.report.ranking.notes import notes
 from kernelderby.roofline import selection
 from kernelderby.roofline.floors import operator_fair_share, operator_share
 from kernelderby.roofline.selection import CountedRow, GroupKey
 from kernelderby.rows.measurement import Measurement, Rounds
+from kernelderby.statistics.ratio import Ratio
 
 Samples = dict[str, Rounds]  # by the kind of time
 Rows = Mapping[tuple[str, str], CountedRow]

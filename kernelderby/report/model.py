@@ -33,7 +33,6 @@ class TableCell:
 
 NOTHING = TableCell("-", "muted")  # there is no such number
 NOT_KNOWN = TableCell("n/a", "muted")  # the number exists, but data to compute it are missing
-BLANK = TableCell("")
 
 
 def cell_of(value: _T | None, written: Callable[[_T], str] = str) -> TableCell:

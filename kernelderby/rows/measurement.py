@@ -24,25 +24,10 @@ from kernelderby.rows.row import (
     MaybeNumber,
     RanWorkload,
     Row,
-    Status,
 )
+from kernelderby.rows.row import Status as Status
 from kernelderby.store.fields import Count, Name, convert
 from kernelderby.store.patterns import pattern_problem
-
-__all__ = [
-    "FLASHINFER_BENCH_CUPTI",
-    "FLASHINFER_BENCH_EVENTS",
-    "FLASHINFER_BENCH_PROTOCOLS",
-    "TIME_KINDS",
-    "Correctness",
-    "Cost",
-    "FileLine",
-    "Measurement",
-    "Stage",
-    "Status",
-    "Timed",
-    "newest",
-]
 
 K = TypeVar("K", bound=Hashable)
 Rounds = Sequence[Sequence[float]]  # tuples of tuples; Samples where a row was read from a file

@@ -22,45 +22,12 @@ import msgspec
 from msgspec import Meta
 
 from kernelderby.errors import DerbyError
-from kernelderby.store.explain import DESCRIBED, explained, suggestion, unknown_fields
+from kernelderby.store.explain import DESCRIBED, explained
+from kernelderby.store.explain import suggestion as suggestion
+from kernelderby.store.explain import unknown_fields as unknown_fields
 from kernelderby.store.files import LARGEST_TEXT, read_bytes, relative_problem
 
 T = TypeVar("T")
-__all__ = [
-    "Capability",
-    "Count",
-    "Function",
-    "Identifier",
-    "Importance",
-    "ModuleName",
-    "Most",
-    "Name",
-    "NotNegative",
-    "Number",
-    "Positive",
-    "ProgramName",
-    "RelativeError",
-    "Share",
-    "Size",
-    "TextLine",
-    "agree",
-    "convert",
-    "decode_json",
-    "expect_inner_path",
-    "expect_keys_once",
-    "json_bytes",
-    "lines_in",
-    "lines_of",
-    "must_be",
-    "read_csv",
-    "read_json",
-    "read_jsonl",
-    "read_text",
-    "read_toml",
-    "record_of",
-    "suggestion",
-    "unknown_fields",
-]
 
 _LARGEST = 1.7976931348623157e308  # of the finite doubles
 # Control characters, and what moves or hides letters: of two names that look alike one would rank beside the other.
@@ -81,7 +48,6 @@ Size = Annotated[int, must_be("an integer of 0 or more", ge=0, le=2**53)]
 Count = Annotated[int, must_be("an integer of 0 or more", ge=0, le=2**63 - 1)]
 Positive = Annotated[float, must_be("a finite number above 0", gt=0, le=_LARGEST)]
 NotNegative = Annotated[float, must_be("a finite number of 0 or more", ge=0, le=_LARGEST)]
-Share = Annotated[float, must_be("a number above 0, 1 at most", gt=0, le=1)]
 RelativeError = Annotated[
     float, must_be("a number of 0 or more, below 1: at 1 an output of zeros would pass", ge=0, lt=1)
 ]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import glob
 import gzip
 import os
 import secrets
@@ -260,7 +261,7 @@ def temporary(target: Path) -> Iterator[tuple[Path, int]]:
 
 def remove_unfinished(target: Path, *, is_folder: bool = False) -> None:
     """Removes the leftovers of killed processes. A file or folder whose writer lives is locked and stays."""
-    for left in target.parent.glob(f".{_escaped(target.name[:200])}.*{UNFINISHED}"):
+    for left in target.parent.glob(f".{glob.escape(target.name[:200])}.*{UNFINISHED}"):
         with suppress(OSError):
             descriptor = os.open(left, (os.O_DIRECTORY if is_folder else os.O_NONBLOCK) | os.O_NOFOLLOW)
             try:
@@ -304,10 +305,6 @@ def _new_folder(target: Path) -> tuple[Path, int]:
             if os.path.exists(folder):
                 return folder, descriptor
             os.close(descriptor)
-
-
-def _escaped(name: str) -> str:
-    return "".join(f"[{character}]" if character in "*?[" else character for character in name)
 
 
 def write_all(descriptor: int, data: bytes) -> None:

@@ -289,10 +289,6 @@ def _leftovers(column: LayerColumn) -> Table:
     return Table(f"{column.title}: unattributed", headings, rows, caption)
 
 
-def _ms(microseconds: float) -> str:
-    return f"{microseconds / 1e3:.3f}"
-
-
 def _checked(column: LayerColumn) -> list[str]:
     """A document's printed sums against ours."""
     notes = []
