@@ -15,24 +15,10 @@ from kernelderby.page.build import BuiltPage
 from kernelderby.store.fields import json_bytes
 
 SCRIPTS = (
-    "data.js",
-    "numbers.js",
-    "dom.js",
-    "table.js",
-    "charts.js",
-    "sources.js",
-    "overview.js",
-    "operators.js",
-    "roofline.js",
-    "race.js",
-    "pipeline.js",
-    "timeline.js",
-    "layers.js",
-    "kernels.js",
-    "studies.js",
-    "trust.js",
+    "data.js", "numbers.js", "dom.js", "table.js", "charts.js", "sources.js", "overview.js", "operators.js",
+    "roofline.js", "race.js", "pipeline.js", "timeline.js", "layers.js", "kernels.js", "studies.js", "trust.js",
     "main.js",
-)
+)  # fmt: skip
 # The page fetches nothing and runs only our scripts, whatever names the data contain.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{hash}'"
 

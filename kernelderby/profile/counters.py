@@ -119,13 +119,9 @@ class KernelCounters:
 
 FULL = 60.0  # percent of its peak above which a unit counts as the bound of a kernel, as in ncu's own rules
 UNITS = {
-    "tensor cores": "tensor_percent",
-    "special functions": "special_percent",
-    "issue slots": "issue_percent",
-    "shared memory": "shared_percent",
-    "L2": "l2_percent",
-    "DRAM": "dram_percent",
-}
+    "tensor cores": "tensor_percent", "special functions": "special_percent", "issue slots": "issue_percent",
+    "shared memory": "shared_percent", "L2": "l2_percent", "DRAM": "dram_percent",
+}  # fmt: skip
 
 
 def bounding_unit(rows: Sequence[KernelCounters]) -> tuple[str, float] | None:

@@ -85,33 +85,17 @@ def _closing(text: str, start: int) -> int:
 
 
 _TYPES = {
-    "__nv_bfloat16": "bf16",
-    "BFloat16": "bf16",
-    "bfloat16_t": "bf16",
-    "__half": "fp16",
-    "Half": "fp16",
-    "half_t": "fp16",
-    "__nv_fp8_e4m3": "e4m3",
-    "float_e4m3_t": "e4m3",
-    "Float8_e4m3fn": "e4m3",
-    "__nv_fp8_e5m2": "e5m2",
-    "float_e5m2_t": "e5m2",
-    "float_e2m1_t": "e2m1",
-    "__nv_fp4_e2m1": "e2m1",
+    **dict.fromkeys(("__nv_bfloat16", "BFloat16", "bfloat16_t"), "bf16"),
+    **dict.fromkeys(("__half", "Half", "half_t"), "fp16"),
+    **dict.fromkeys(("__nv_fp8_e4m3", "float_e4m3_t", "Float8_e4m3fn"), "e4m3"),
+    **dict.fromkeys(("__nv_fp8_e5m2", "float_e5m2_t"), "e5m2"),
+    **dict.fromkeys(("float_e2m1_t", "__nv_fp4_e2m1"), "e2m1"),
 }
 # Wrappers that only call their first template argument.
 _WRAPPERS = {
-    "Kernel",
-    "Kernel2",
-    "device_kernel",
-    "enable_sm80_to_sm89",
-    "enable_sm90",
-    "enable_sm90_or_later",
-    "enable_sm100_or_later",
-    "gpu_kernel_impl",
-    "gpu_kernel_impl_nocast",
-    "gpu_index_kernel",
-}
+    "Kernel", "Kernel2", "device_kernel", "enable_sm80_to_sm89", "enable_sm90", "enable_sm90_or_later",
+    "enable_sm100_or_later", "gpu_kernel_impl", "gpu_kernel_impl_nocast", "gpu_index_kernel",
+}  # fmt: skip
 # Arguments about a kernel's memory access, not about its work.
 _MECHANICS = re.compile(
     r"^(?:const )?(?:std::array|array|Array|TrivialOffsetCalculator|OffsetCalculator|LoadWithCast|"

@@ -19,24 +19,13 @@ OPERATORS = {"cpu_op", "operator"}  # the second: torch before 1.11
 ARGUMENTS = {"External id", "external id", "Input Dims", "Input dims", "Input type", "Concrete Inputs", "kernel"}
 # torch's name after "c10::" -> flashinfer-bench's name
 TYPES = {
-    "c10::BFloat16": "bfloat16",
-    "c10::Half": "float16",
-    "float": "float32",
-    "double": "float64",
-    "c10::Float8_e4m3fn": "float8_e4m3fn",
-    "c10::Float8_e4m3fnuz": "float8_e4m3fn",
-    "c10::Float8_e5m2": "float8_e5m2",
-    "c10::Float8_e5m2fnuz": "float8_e5m2",
-    "c10::Float4_e2m1fn_x2": "float4_e2m1",
-    "c10::Float8_e8m0fnu": "float8_e8m0",
-    "long int": "int64",
-    "long": "int64",
-    "int": "int32",
-    "short": "int16",
-    "short int": "int16",
-    "signed char": "int8",
-    "unsigned char": "uint8",
-    "bool": "bool",
+    **{"c10::BFloat16": "bfloat16", "c10::Half": "float16", "float": "float32", "double": "float64"},
+    **dict.fromkeys(("c10::Float8_e4m3fn", "c10::Float8_e4m3fnuz"), "float8_e4m3fn"),
+    **dict.fromkeys(("c10::Float8_e5m2", "c10::Float8_e5m2fnuz"), "float8_e5m2"),
+    **{"c10::Float4_e2m1fn_x2": "float4_e2m1", "c10::Float8_e8m0fnu": "float8_e8m0"},
+    **dict.fromkeys(("long int", "long"), "int64"),
+    **dict.fromkeys(("short", "short int"), "int16"),
+    **{"int": "int32", "signed char": "int8", "unsigned char": "uint8", "bool": "bool"},
 }
 _RANGE = re.compile(
     r"^(?P<name>[^,]{1,200}?)(?:, (?:seq|op_id) = -?\d+)*, sizes = (?P<sizes>\[.*?\])(?:, input_op_ids = .*)?$"

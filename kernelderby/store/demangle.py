@@ -18,26 +18,11 @@ from glob import glob
 _TOOL_SECONDS = 20
 _SHORTENED = re.compile(r"\((anonymous namespace)\)|<unnamed>")
 _BUILTIN = {
-    "v": "void",
-    "b": "bool",
-    "c": "char",
-    "a": "signed char",
-    "h": "unsigned char",
-    "s": "short",
-    "t": "unsigned short",
-    "i": "int",
-    "j": "unsigned int",
-    "l": "long",
-    "m": "unsigned long",
-    "x": "long long",
-    "y": "unsigned long long",
-    "f": "float",
-    "d": "double",
-    "e": "long double",
-    "DF16b": "__bf16",
-    "DF16_": "_Float16",
+    "v": "void", "b": "bool", "c": "char", "a": "signed char", "h": "unsigned char", "s": "short",
+    "t": "unsigned short", "i": "int", "j": "unsigned int", "l": "long", "m": "unsigned long", "x": "long long",
+    "y": "unsigned long long", "f": "float", "d": "double", "e": "long double", "DF16b": "__bf16", "DF16_": "_Float16",
     "Dh": "__half",
-}
+}  # fmt: skip
 _STANDARD = {"St": "std", "Ss": "std::string", "Sa": "std::allocator"}
 _LITERAL = re.compile(r"L([a-z])(n?[0-9]+)E")
 _VALUE = re.compile(r"n?[0-9]+E")

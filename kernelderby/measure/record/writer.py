@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from kernelderby import __version__
-from kernelderby.measure.record import schema as schema
+from kernelderby.measure.record import schema
 from kernelderby.measure.record.records import CopyRecord, FillRecord, KernelRecord, ProcessRecording, WorkRecord
 from kernelderby.store.demangle import demangled, function_name
 
@@ -70,13 +70,12 @@ class _Writer:
 
     def _insert(self, table: str, rows: Iterable[_Row]) -> None:
         """Creates the table with its first row, since nsys has no empty tables either."""
-        columns = schema.TABLES[table]
         rows = iter(rows)
         first = next(rows, None)
         if first is None:
             return
-        self._connection.execute(f"CREATE TABLE {table} ({', '.join(columns)})")
-        statement = f"INSERT INTO {table} VALUES ({', '.join('?' * len(columns))})"
+        self._connection.execute(f"CREATE TABLE {table} ({' '.join(schema.TABLES[table].split())})")
+        statement = f"INSERT INTO {table} VALUES ({', '.join('?' * len(first))})"
         self._connection.execute(statement, first)
         self._connection.executemany(statement, rows)
 

@@ -24,19 +24,11 @@ SIZE_BYTES = {  # nsys's MB is 10^6 bytes
     "TiB": 2**40,
 }
 _SPELLINGS = {
-    "nsec": "ns",
-    "nanoseconds": "ns",
-    "usec": "us",
-    "μs": "us",
-    "µs": "us",
-    "microseconds": "us",
-    "msec": "ms",
-    "milliseconds": "ms",
-    "sec": "s",
-    "seconds": "s",
-    "bytes": "B",
-    "byte": "B",
-    "b": "B",
+    **dict.fromkeys(("nsec", "nanoseconds"), "ns"),
+    **dict.fromkeys(("usec", "μs", "µs", "microseconds"), "us"),
+    **dict.fromkeys(("msec", "milliseconds"), "ms"),
+    **dict.fromkeys(("sec", "seconds"), "s"),
+    **dict.fromkeys(("bytes", "byte", "b"), "B"),
 }
 _UNITS = {**{unit.lower(): unit for unit in (*TIME_NS, *SIZE_BYTES, "%")}, **_SPELLINGS}
 

@@ -14,21 +14,10 @@ from kernelderby.profile.spans import SpanKind
 MEMSET = "[CUDA memset]"
 # CUpti_ActivityMemcpyKind, which nsys stores as copyKind; the labels are those of its ENUM_CUDA_MEMCPY_OPER.
 COPY_LABELS = {
-    0: "Unknown",
-    1: "Host-to-Device",
-    2: "Device-to-Host",
-    3: "Host-to-Array",
-    4: "Array-to-Host",
-    5: "Array-to-Array",
-    6: "Array-to-Device",
-    7: "Device-to-Array",
-    8: "Device-to-Device",
-    9: "Host-to-Host",
-    10: "Peer-to-Peer",
-    11: "Unified Host-to-Device",
-    12: "Unified Device-to-Host",
-    13: "Unified Device-to-Device",
-}
+    0: "Unknown", 1: "Host-to-Device", 2: "Device-to-Host", 3: "Host-to-Array", 4: "Array-to-Host",
+    5: "Array-to-Array", 6: "Array-to-Device", 7: "Device-to-Array", 8: "Device-to-Device", 9: "Host-to-Host",
+    10: "Peer-to-Peer", 11: "Unified Host-to-Device", 12: "Unified Device-to-Host", 13: "Unified Device-to-Device",
+}  # fmt: skip
 _PLACES = {"H": "Host", "D": "Device", "A": "Array", "P": "Peer"}
 _OPERATION = re.compile(r"^\[?\s*(?:CUDA\s+)?(Unified Memory\s+)?(memcpy|memset)\b\s*([^\]()]*)", re.IGNORECASE)
 _SHORT = re.compile(r"^(Unified\s+)?([HDAP])to([HDAP])$", re.IGNORECASE)

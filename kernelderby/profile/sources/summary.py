@@ -33,33 +33,15 @@ from kernelderby.profile.spans import ApiSum, KernelSum, Profile, Span, SpanKind
 from kernelderby.store.counts import counted
 from kernelderby.store.files import unpacked
 
-KERNELS, BY_GRID, GPU, API, MEMORY_TIME, MEMORY_SIZE, OTHER = (
-    "kernels",
-    "kernels by grid",
-    "all GPU work",
-    "API calls",
-    "memory operations by time",
-    "memory operations by size",
-    "other",
-)
+KERNELS, BY_GRID, GPU, API, OTHER = "kernels", "kernels by grid", "all GPU work", "API calls", "other"
+MEMORY_TIME, MEMORY_SIZE = "memory operations by time", "memory operations by size"
 REPORTS = {
-    "cuda_gpu_kern_sum": KERNELS,
-    "gpukernsum": KERNELS,
-    "cudagpukernsum": KERNELS,
-    "cuda_gpu_kern_gb_sum": BY_GRID,
-    "gpukerngbsum": BY_GRID,
-    "cuda_gpu_sum": GPU,
-    "gpusum": GPU,
-    "cuda_api_gpu_sum": GPU,
-    "apigpusum": GPU,
-    "cudaapigpusum": GPU,
-    "cuda_api_sum": API,
-    "cudaapisum": API,
-    "apisum": API,
-    "cuda_gpu_mem_time_sum": MEMORY_TIME,
-    "gpumemtimesum": MEMORY_TIME,
-    "cuda_gpu_mem_size_sum": MEMORY_SIZE,
-    "gpumemsizesum": MEMORY_SIZE,
+    **dict.fromkeys(("cuda_gpu_kern_sum", "gpukernsum", "cudagpukernsum"), KERNELS),
+    **dict.fromkeys(("cuda_gpu_kern_gb_sum", "gpukerngbsum"), BY_GRID),
+    **dict.fromkeys(("cuda_gpu_sum", "gpusum", "cuda_api_gpu_sum", "apigpusum", "cudaapigpusum"), GPU),
+    **dict.fromkeys(("cuda_api_sum", "cudaapisum", "apisum"), API),
+    **dict.fromkeys(("cuda_gpu_mem_time_sum", "gpumemtimesum"), MEMORY_TIME),
+    **dict.fromkeys(("cuda_gpu_mem_size_sum", "gpumemsizesum"), MEMORY_SIZE),
 }
 # Only nsys has such a key; no event of a trace has it.
 JSON_ROW = re.compile(r'(?:[^\n]*\n){0,20}?\s*\[\s*\{[^{}]*"Total (?:Time|MB) ?\(')
