@@ -17,12 +17,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from kernelderby.errors import DerbyError
-from kernelderby.store.files import reason, remove_unfinished, temporary, write_all
+from kernelderby.store.files import UNCHANGED, reason, refusing, remove_unfinished, temporary, write_all
 
 LOCK_FOLDER = Path("/tmp/kernelderby-locks")  # fixed: with $TMPDIR two shells would use two folders
 CLAIMS = 1 << 48  # no content lies beyond this byte: locks there are claims, see measure/run/rows.py
 _LOCK_SECONDS = 60  # a row takes milliseconds; a process that holds a traces file longer hangs
 _PROBE_BYTES = 1 << 20  # more than a row takes
+_MAKE_ROOM = "make room or mend its permissions"
 
 
 Freed = Callable[[], object]  # called as long as somebody else holds a file
@@ -74,7 +75,7 @@ def replaced_under_lock(path: Path) -> Iterator[Callable[[Iterable[bytes]], None
         was_empty = not os.fstat(descriptor).st_size
 
         def replace(lines: Iterable[bytes]) -> None:
-            try:
+            with refusing(f"{path}: cannot be written", UNCHANGED):
                 with temporary(path) as (unfinished, new), open(new, "wb", closefd=False) as file:
                     for line in lines:
                         file.write(line)
@@ -83,10 +84,6 @@ def replaced_under_lock(path: Path) -> Iterator[Callable[[Iterable[bytes]], None
                     os.fsync(new)
                     os.fchmod(new, stat.S_IMODE(os.fstat(descriptor).st_mode))
                     os.replace(unfinished, path)
-            except OSError as error:
-                raise DerbyError(
-                    f"{path}: cannot be written ({reason(error)}); it is as it was; make room or mend its permissions"
-                ) from None
 
         try:
             yield replace
@@ -97,11 +94,8 @@ def replaced_under_lock(path: Path) -> Iterator[Callable[[Iterable[bytes]], None
 
 def move_aside(path: Path, start: int, aside: Path, freed: Freed = lambda: None) -> None:
     """Moves the content from byte `start` on to the end of another file."""
-    with _locked(path, create=False, freed=freed) as descriptor:
-        try:
-            _move(descriptor, start, aside)
-        except OSError as error:
-            raise DerbyError(f"{path}: cannot be cut ({reason(error)}); make room or mend its permissions") from None
+    with _locked(path, create=False, freed=freed) as descriptor, refusing(f"{path}: cannot be cut", _MAKE_ROOM):
+        _move(descriptor, start, aside)
 
 
 def _move(descriptor: int, start: int, aside: Path, end: bytes = b"") -> None:
@@ -115,7 +109,7 @@ def _move(descriptor: int, start: int, aside: Path, end: bytes = b"") -> None:
 
 def _mend(descriptor: int, path: Path) -> str | None:
     """mend_last_line() for a locked file."""
-    try:
+    with refusing(f"{path}: its last line is cut short and cannot be mended", _MAKE_ROOM):
         last, start = _last_line(descriptor)
         if not last:
             return None
@@ -129,12 +123,7 @@ def _mend(descriptor: int, path: Path) -> str | None:
                 "again"
             )
         write_all(descriptor, b"\n")  # the row is whole, only its newline is missing
-        return None
-    except OSError as error:
-        raise DerbyError(
-            f"{path}: its last line is cut short and cannot be mended ({reason(error)}); make room or "
-            "mend its permissions"
-        ) from None
+    return None
 
 
 def _last_line(descriptor: int) -> tuple[bytes, int]:
@@ -162,14 +151,10 @@ def _locked(path: Path, create: bool, freed: Freed = lambda: None) -> Iterator[i
 @contextmanager
 def _opened_and_locked(path: Path, create: bool, freed: Freed) -> Iterator[int]:
     flags = os.O_RDWR | os.O_APPEND | os.O_NONBLOCK | (os.O_CREAT if create else 0)
-    try:
+    with refusing(f"{path}: cannot be written", "mend its permissions, or give another --root"):
         if create:
             path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, flags, 0o666)
-    except OSError as error:
-        raise DerbyError(
-            f"{path}: cannot be written ({reason(error)}); mend its permissions, or give another --root"
-        ) from None
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise DerbyError(f"{path}: cannot be written (it is no regular file); remove it")
@@ -205,7 +190,7 @@ def lock_bytes(descriptor: int, start: int, length: int) -> bool:
 def expect_writable(path: Path) -> None:
     """DerbyError if rows cannot be appended: a read-only or full disk, no permission, no regular file. Called before
     measuring, so that no measured work is lost."""
-    try:
+    with refusing(f"{path}: no rows can be written there", _MAKE_ROOM):
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists():
             with _locked(path, create=False):
@@ -214,10 +199,6 @@ def expect_writable(path: Path) -> None:
         with temporary(path) as (_, descriptor):
             write_all(descriptor, bytes(_PROBE_BYTES))
             os.fsync(descriptor)
-    except OSError as error:
-        raise DerbyError(
-            f"{path}: no rows can be written there ({reason(error)}); make room or mend its permissions"
-        ) from None
 
 
 # --------------------------------------------------------------------------------------------------------------- locks
@@ -257,17 +238,11 @@ def lock_folder() -> Path:
 def lock_file(path: Path) -> int:
     """Opens the file for reading, and makes it if it is missing. Reading is enough for a lock, and another user's file
     allows no more. Nothing is written into it, and symlinks are not followed."""
-    try:
-        try:
+    with refusing(f"{path}: cannot be opened as a lock", f"remove it, or mend the permissions of {path.parent}"):
+        with suppress(FileExistsError):
             made = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL, 0o644)  # nothing goes in
             try:
                 os.fchmod(made, 0o644)  # whatever the umask: the others have to open it
             finally:
                 os.close(made)
-        except FileExistsError:
-            pass
         return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
-    except OSError as error:
-        raise DerbyError(
-            f"{path}: cannot be opened as a lock ({reason(error)}); remove it, or mend the permissions of {path.parent}"
-        ) from None

@@ -25,6 +25,7 @@ from kernelderby.errors import DerbyError
 from kernelderby.store.bounds import bound_text, bounds
 
 UNFINISHED = ".unfinished"
+UNCHANGED = "it is as it was; make room or mend its permissions"
 LARGEST = 1 << 30  # bytes of a file that is read at once; a hundred thousand rows take less
 LARGEST_TEXT = 64 << 20  # bytes of a file that people write, or that is packed from such files
 _PIECE = 16 << 20
@@ -217,16 +218,12 @@ def write_whole(path: Path, content: str | bytes) -> None:
     file is unchanged."""
     data = content.encode("utf-8", "replace") if isinstance(content, str) else content
     target = Path(os.path.realpath(path))
-    try:
+    with refusing(f"{path}: cannot be written", UNCHANGED):
         if os.path.lexists(target) and not target.is_file():  # a device would be replaced by a file, for everybody
             raise OSError(errno.EINVAL, "it is no regular file")
         target.parent.mkdir(parents=True, exist_ok=True)
         remove_unfinished(target)
         _replace(target, data)
-    except OSError as error:
-        raise DerbyError(
-            f"{path}: cannot be written ({reason(error)}); it is as it was; make room or mend its permissions"
-        ) from None
 
 
 def _replace(target: Path, data: bytes) -> None:
@@ -325,6 +322,15 @@ def _sync_folder(folder: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+@contextmanager
+def refusing(told: str, mend: str) -> Iterator[None]:
+    """An OSError becomes a DerbyError: what cannot be done, the reason, and the mend."""
+    try:
+        yield
+    except OSError as error:
+        raise DerbyError(f"{told} ({reason(error)}); {mend}") from None
 
 
 def reason(error: BaseException) -> str:

@@ -17,9 +17,8 @@ from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
-from kernelderby.errors import DerbyError
 from kernelderby.measure.fence.folders import remove_tree
-from kernelderby.store.files import reason
+from kernelderby.store.files import refusing
 
 _MOST_BYTES, _MOST_FOLDERS = 4 << 30, 100_000  # of the copy with which a run begins
 _LEAST_BYTES = 1 << 20  # of free disk space for it
@@ -35,11 +34,9 @@ def of_run(base: Path, solution_hash: str) -> Path:
     key = os.getpid(), base, solution_hash
     with _lock:
         if key not in _claimed:
-            try:
+            told = f"{base}: what a solution compiles cannot be cached there"
+            with refusing(told, "set $XDG_CACHE_HOME to a folder that you may write to"):
                 _claimed[key] = _claim(base / "built" / solution_hash, _kept(base, solution_hash))
-            except OSError as error:
-                told = f"{base}: what a solution compiles cannot be cached there ({reason(error)})"
-                raise DerbyError(f"{told}; set $XDG_CACHE_HOME to a folder that you may write to") from None
         return _claimed[key][0]
 
 
