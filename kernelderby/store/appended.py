@@ -201,9 +201,6 @@ def expect_writable(path: Path) -> None:
             os.fsync(descriptor)
 
 
-# --------------------------------------------------------------------------------------------------------------- locks
-
-
 @contextmanager
 def exclusive_lock(name: str, held: str) -> Iterator[None]:
     """A lock that one process of the machine holds at a time, for any user and any $TMPDIR. It ends with the process.

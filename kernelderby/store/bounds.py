@@ -131,9 +131,6 @@ def expect_few(where: str, what: str, count: int) -> None:
         raise DerbyError(f"{where}: {what}: {count:,} are more than {bound_text('names', _now.bounds.names)}")
 
 
-# ------------------------------------------------------------------------------------------------------------- a file
-
-
 @contextmanager
 def reading(path: object) -> Iterator[None]:
     """DerbyError if a file takes more time or memory than the bounds allow. If reading() is nested, the earlier end
@@ -234,9 +231,6 @@ def _unheard() -> Iterator[None]:
         yield
     finally:
         sys.unraisablehook = before
-
-
-# ------------------------------------------------------------------------------------------------------------- a verb
 
 
 @contextmanager

@@ -75,9 +75,6 @@ Capability = Annotated[str, must_be('a compute capability such as "9.0"', patter
 Function = Annotated[str, must_be("<file>::<function>", pattern=r"^[^:\x00-\x1f]+::[A-Za-z_][A-Za-z0-9_.]*\Z")]
 
 
-# -------------------------------------------------------------------------------------------------------------- reading
-
-
 def read_text(path: Path) -> str:
     try:
         return read_bytes(path, LARGEST_TEXT).decode("utf-8")
@@ -246,9 +243,6 @@ def convert(where: Path | str, data: Any, kind: type[T], *, lax: bool = False) -
         raise DerbyError(f"{where}: is nested too deep; mend the file") from None
 
 
-# ------------------------------------------------------------------------------------------------- checks across fields
-
-
 def agree(path: Path | str, field: str, value: str, in_path: str) -> None:
     """The path is the key: what the file says must stand in it."""
     if value != in_path:
@@ -283,9 +277,6 @@ def _whole_texts(data: Any) -> Any:
     if isinstance(data, dict):
         return {_whole_texts(key): _whole_texts(value) for key, value in data.items()}
     return [_whole_texts(each) for each in data] if isinstance(data, (list, tuple)) else data
-
-
-# -------------------------------------------------------------------------------------------------------------- writing
 
 
 def json_bytes(data: Any) -> bytes:

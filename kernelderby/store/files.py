@@ -33,9 +33,6 @@ _NOT_FOLLOWED = "{}: is a symlink to a folder, which is not followed; put the fo
 _LONGEST, _LONGEST_NAME = 4095, 255  # bytes of a path (Linux), and of one of its parts on most file systems
 
 
-# ------------------------------------------------------------------------------------------------------------- reading
-
-
 @contextmanager
 def opened(path: Path) -> Iterator[BinaryIO]:
     """Opens a regular file to read. OSError for anything else: a pipe or a device could block the reader for ever."""
@@ -78,9 +75,6 @@ def read_bytes(path: Path, largest: int = LARGEST) -> bytes:
             return file.read(size) or b""
     except (OSError, ValueError, MemoryError) as error:
         raise DerbyError(f"{path}: cannot be read ({reason(error)}); mend or remove the file") from None
-
-
-# ------------------------------------------------------------------------------------------------------------- folders
 
 
 def expect_folders(*folders: Path) -> None:
@@ -161,9 +155,6 @@ def _entries(folder: Path | str, failed: Callable[[OSError], None] | None = None
         return []
 
 
-# --------------------------------------------------------------------------------------------------------------- paths
-
-
 def cache_home() -> str:
     """$XDG_CACHE_HOME, otherwise ~/.cache. A relative path does not count (XDG Base Directory Specification): a worker
     has another working directory."""
@@ -208,9 +199,6 @@ def is_inside(folder: Path, path: Path) -> bool:
     """Whether a path lies in the folder after its symlinks are resolved."""
     real = os.path.realpath(folder)
     return os.path.commonpath([real, os.path.realpath(path)]) == real
-
-
-# ---------------------------------------------------------------------------------------------------------- whole files
 
 
 def write_whole(path: Path, content: str | bytes) -> None:

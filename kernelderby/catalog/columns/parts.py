@@ -202,9 +202,6 @@ def code_digest() -> str:
     return digest.hexdigest()[:32]
 
 
-# ---------------------------------------------------------------------------------------------------------- lines
-
-
 def _unchanged(path: Path, parts: Sequence[Part], size: int) -> list[Part]:
     """The parts at the head of the file whose lines are unchanged."""
     kept: list[Part] = []
@@ -234,9 +231,6 @@ def _stretches(path: Path, key: str, index: Index) -> Iterator[Stretch]:
 
 def digest_of(text: bytes) -> str:
     return hashlib.sha256(text).hexdigest()[:32]  # half the time of blake2b if the processor supports it
-
-
-# ------------------------------------------------------------------------------------------------- other processes
 
 
 _SERVE = """

@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 _KEY = ("solution", "gpu", "protocol", "solution_hash", "workload", "kinds")  # rows of one key replace one another
 
 
-# -------------------------------------------------------------------------------------------------------------- reading
-
-
 def read_columns(
     paths: Sequence[Path], definition: str, file: str, *, clocks: bool, replaced: bool = True
 ) -> Iterator[Measurement]:

@@ -226,8 +226,6 @@ class Pool(Generic[T]):
         while self._held:
             self._end(self._held[0])
 
-    # ------------------------------------------------------------------------------------------------ hosts
-
     def _look(self) -> None:
         """Starts a host on every GPU (core) that has none yet."""
         self._looked = now = time.monotonic()

@@ -102,8 +102,6 @@ class Decoder:
         x, _ = operators["fused_add_rms_norm"](x[last], residual[last], self.norm, self.sizes.eps)
         return F.linear(x, self.head)
 
-    # ---------------------------------------------------------------------------------------------- a layer's parts
-
     def _attention(
         self, operators: Operators, x: torch.Tensor, layer: dict[str, torch.Tensor], caches: tuple[torch.Tensor, ...]
     ) -> torch.Tensor:
@@ -140,8 +138,6 @@ class Decoder:
         weights, ids = operators["moe_topk_gating_softmax"](logits)
         weights = weights / weights.sum(-1, keepdim=True)
         return operators["fused_moe_bf16"](x, layer["gate_up"], layer["down"], ids, weights)  # type: ignore[no-any-return]
-
-    # ------------------------------------------------------------------------------------------------------ weights
 
     def _caches(self, blocks: int) -> tuple[torch.Tensor, ...]:
         """The keys and values of a layer."""

@@ -266,9 +266,6 @@ def _thread_name(thread: int) -> str:
         return f"thread {thread}"
 
 
-# ------------------------------------------------------------------------------------------------------------- ranges
-
-
 @contextmanager
 def nvtx_range(name: str) -> Iterator[None]:
     torch.cuda.nvtx.range_push(name)  # type: ignore[no-untyped-call]

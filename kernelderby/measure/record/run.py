@@ -165,9 +165,6 @@ def count_kernels(path: Path) -> int:
         raise DerbyError(f"{path}: holds no kernels ({error}); profile again with more iterations") from error
 
 
-# ------------------------------------------------------------------------------------------------------- the process
-
-
 class ProcessFailed(Exception):
     """A process failed; the message says how, with the end of its output."""
 

@@ -79,8 +79,6 @@ class _Writer:
         self._connection.execute(statement, first)
         self._connection.executemany(statement, rows)
 
-    # -------------------------------------------------------------------------------------------------- about the run
-
     def _meta(self) -> None:
         numbers = [str(number) for number in schema.SCHEMA_VERSION]
         export = {"SCHEMA_VERSION": ".".join(numbers)}
@@ -103,8 +101,6 @@ class _Writer:
         sizes = gpu.l2_bytes, gpu.memory_bytes, gpu.multiprocessors
         capability = int(major or 0), int(minor or 0)
         self._insert("TARGET_INFO_GPU", [(0, 0, gpu.name, *sizes, gpu.uuid.removeprefix("GPU-"), 0, *capability)])
-
-    # -------------------------------------------------------------------------------------------------------- events
 
     def _kernel(self, kernel: KernelRecord) -> _Row:
         name = demangled(kernel.name)
