@@ -17,18 +17,9 @@ from kernelderby.store.bounds import expect_few
 from kernelderby.store.fields import Identifier, Name, Size, agree, read_json, read_text, suggestion
 
 Dtype = Literal[
-    "float32",
-    "float16",
-    "bfloat16",
-    "float8_e4m3fn",
-    "float8_e5m2",
-    "float4_e2m1",
-    "int64",
-    "int32",
-    "int16",
-    "int8",
+    "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float4_e2m1", "int64", "int32", "int16", "int8",
     "bool",
-]  # flashinfer-bench's
+]  # fmt: skip  # flashinfer-bench's
 
 
 class _Axis(Struct):

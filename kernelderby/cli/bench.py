@@ -8,24 +8,9 @@ from typing import Any
 
 import click
 
+from kernelderby.cli import options
 from kernelderby.cli.measuring import observed, print_plan, print_rows
-from kernelderby.cli.options import (
-    FILE,
-    SECONDS,
-    Cluster,
-    Count,
-    DerbyCommand,
-    Draw,
-    Wanted,
-    choice_options,
-    cluster_options,
-    draw_options,
-    expect_python,
-    for_option,
-    json_option,
-    shape_option,
-    written_root_option,
-)
+from kernelderby.cli.options import FILE, SECONDS, Cluster, Count, DerbyCommand, Draw, Wanted, expect_python
 from kernelderby.cli.output import say, say_json, text_width, warn
 
 Words = tuple[str, str | None, tuple[str, ...]]  # FILE.py, its operator, --shape
@@ -33,11 +18,11 @@ Words = tuple[str, str | None, tuple[str, ...]]  # FILE.py, its operator, --shap
 
 @click.command(cls=DerbyCommand)
 @click.argument("file", metavar="[FILE.py]", required=False, default="")
-@for_option
-@shape_option
+@options.for_option
+@options.shape_option
 @click.option("--record", is_flag=True, help="Keep rows of FILE.py and --shape in the set (default: reports/bench/).")
 @click.option("--device", type=click.Choice(["cuda", "cpu"]), default="cuda", help="cpu: plain Python solutions only.")
-@choice_options()
+@options.choice_options()
 @click.option("--rounds", type=Count(1), default=5, help="Rounds: each solution takes a turn.")
 @click.option(
     "--most-rounds",
@@ -65,10 +50,10 @@ Words = tuple[str, str | None, tuple[str, ...]]  # FILE.py, its operator, --shap
 )
 @click.option("--sealed", is_flag=True, help="Commit to the secret before the run and chain all rows (`derby verify`).")
 @click.option("--sign", type=FILE, metavar="KEY", help="With --sealed: the SSH or minisign secret key that signs.")
-@draw_options
-@cluster_options
-@written_root_option
-@json_option
+@options.draw_options
+@options.cluster_options
+@options.written_root_option
+@options.json_option
 def command(
     file: str,
     operator: str | None,

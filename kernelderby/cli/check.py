@@ -9,31 +9,17 @@ from typing import Any
 
 import click
 
-from kernelderby.cli.options import (
-    FILE,
-    SECONDS,
-    Cluster,
-    Count,
-    DerbyCommand,
-    Draw,
-    Wanted,
-    choice_options,
-    cluster_options,
-    draw_options,
-    expect_python,
-    for_option,
-    root_option,
-    shape_option,
-)
+from kernelderby.cli import options
+from kernelderby.cli.options import FILE, SECONDS, Cluster, Count, DerbyCommand, Draw, Wanted, expect_python
 from kernelderby.cli.output import Output, output_options
 from kernelderby.cli.progress import bar
 
 
 @click.command(cls=DerbyCommand)
 @click.argument("names", metavar="[SOLUTION|OPERATOR|FILE.py]...", nargs=-1)
-@choice_options()
-@for_option
-@shape_option
+@options.choice_options()
+@options.for_option
+@options.shape_option
 @click.option("--seeds", type=Count(1), default=1, help="Input draws for each case.")
 @click.option("--device", type=click.Choice(["cuda", "cpu"]), help="Default: the GPU if there is one.")
 @click.option("--timeout", type=SECONDS, default=600, help="Seconds for each case of a solution.")
@@ -43,10 +29,10 @@ from kernelderby.cli.progress import bar
     "--sanitize", is_flag=True, help="On a GPU: run compute-sanitizer too. Each finding names the kernel's source line."
 )
 @click.option("--details", is_flag=True, help="Show every case (default: only for three operators or fewer).")
-@draw_options
-@cluster_options
+@options.draw_options
+@options.cluster_options
 @output_options("check", tables=("cases",))
-@root_option
+@options.root_option
 def command(
     names: tuple[str, ...],
     choice: Wanted,
@@ -60,7 +46,7 @@ def command(
     cluster: Cluster,
     root: Path,
     output: Output,
-    **options: Any,
+    **settings: Any,
 ) -> None:
     """Compare solutions with the reference (default: all solutions; SOLUTION is the same as --solutions). A GPU takes
     the full shapes. A CPU takes small ones, with Triton in its interpreter; --workloads and --origin need a GPU.
@@ -110,14 +96,14 @@ def command(
     from kernelderby.catalog import Catalog
 
     catalog = Catalog.open(root)
-    options |= {"device": device, "sanitize": sanitize, **draw._asdict()}
+    settings |= {"device": device, "sanitize": sanitize, **draw._asdict()}
     if is_adhoc:
         name, rivals = operator_of(catalog, names[0], operator), []
         if not files:
             rivals = catalog.solutions_of(name) if names[0] == name else [catalog.solution(names[0])]
         with adhoc_set(catalog, name, files[0] if files else "", shapes, rivals) as adhoc:
             named = (adhoc.solution.name,) if adhoc.solution else tuple(each.name for each in rivals)
-            planned = check(adhoc.catalog, named, (name,), **options)
+            planned = check(adhoc.catalog, named, (name,), **settings)
             _run(adhoc.at_shapes(planned), () if len(named) > 1 else named, details, dump, output)
         return
     operators = [name for name in names if name in catalog.definitions]
@@ -129,11 +115,11 @@ def command(
     if cluster.address:
         from kernelderby.cli.cluster import check_on_cluster
 
-        given = {name: options[name] for name in ("seeds", "timeout", "fresh")}
+        given = {name: settings[name] for name in ("seeds", "timeout", "fresh")}
         check_on_cluster(catalog, cluster, device, choice, given, draw.secret, output)
         return
     cluster.expect_kinds("; --device chooses on this machine")
-    _run(check(catalog, *choice, **options), choice.solutions, details, dump, output)
+    _run(check(catalog, *choice, **settings), choice.solutions, details, dump, output)
 
 
 def _look_up(root: Path, names: tuple[str, ...], definitions: tuple[str, ...]) -> None:

@@ -7,15 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kernelderby.cli.options import (
-    DerbyCommand,
-    definitions_option,
-    gpu_option,
-    origin_option,
-    root_option,
-    solutions_option,
-    workloads_option,
-)
+from kernelderby.cli import options
 from kernelderby.cli.output import Output, output_options, warn
 from kernelderby.errors import DerbyError
 
@@ -23,13 +15,13 @@ if TYPE_CHECKING:
     from kernelderby.report.answer import Answer
 
 
-@click.command(cls=DerbyCommand)
+@click.command(cls=options.DerbyCommand)
 @click.argument("operators", metavar="[OPERATOR]...", nargs=-1)
-@definitions_option
-@solutions_option
-@workloads_option
-@origin_option
-@gpu_option
+@options.definitions_option
+@options.solutions_option
+@options.workloads_option
+@options.origin_option
+@options.gpu_option
 @click.option("--protocol", metavar="P", help="How the rows were timed (default: the newest protocol).")
 @click.option(
     "--time",
@@ -55,7 +47,7 @@ if TYPE_CHECKING:
 @output_options(
     "rank", tables=("solutions", "workloads", "pairs", "authors", "operators", "leads"), plot=True, of_set=True
 )
-@root_option
+@options.root_option
 def command(
     operators: tuple[str, ...],
     definitions: tuple[str, ...],

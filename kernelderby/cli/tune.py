@@ -8,19 +8,8 @@ from typing import Any
 
 import click
 
-from kernelderby.cli.options import (
-    SECONDS,
-    Cluster,
-    Count,
-    DerbyCommand,
-    Draw,
-    Wanted,
-    choice_options,
-    cluster_options,
-    draw_options,
-    json_option,
-    written_root_option,
-)
+from kernelderby.cli import options
+from kernelderby.cli.options import SECONDS, Cluster, Count, DerbyCommand, Draw, Wanted
 from kernelderby.cli.output import say, say_json, text_width
 from kernelderby.cli.progress import bar
 
@@ -29,7 +18,7 @@ _SECRET = "secret of the shapes: {} (--secret draws them again)"
 
 @click.command(cls=DerbyCommand)
 @click.argument("names", metavar="[SOLUTION]...", nargs=-1)
-@choice_options("solutions", "workloads", "origin")
+@options.choice_options("solutions", "workloads", "origin")
 @click.option("--rounds", type=Count(1), default=5, help="Turns of each candidate.")
 @click.option("--iterations", type=Count(2), default=10, help="Timed calls in a turn.")
 @click.option(
@@ -49,10 +38,10 @@ _SECRET = "secret of the shapes: {} (--secret draws them again)"
     metavar="N",
     help="Write no table; show how much longer run()'s choice takes than the best candidate on N fresh shapes.",
 )
-@draw_options
-@cluster_options
-@written_root_option
-@json_option
+@options.draw_options
+@options.cluster_options
+@options.written_root_option
+@options.json_option
 def command(
     names: tuple[str, ...],
     choice: Wanted,

@@ -109,14 +109,9 @@ class Hardware(Struct):
 
 class Evaluation(Struct):
     status: Literal[
-        "PASSED",
-        "INCORRECT_NUMERICAL",
-        "INCORRECT_SHAPE",
-        "INCORRECT_DTYPE",
-        "RUNTIME_ERROR",
-        "COMPILE_ERROR",
+        "PASSED", "INCORRECT_NUMERICAL", "INCORRECT_SHAPE", "INCORRECT_DTYPE", "RUNTIME_ERROR", "COMPILE_ERROR",
         "TIMEOUT",
-    ]
+    ]  # fmt: skip
     environment: Hardware
     timestamp: str
     log: str | None = ""

@@ -18,14 +18,13 @@ _NAMED, _NAMED_LETTERS = 16, 500  # names in one message, and letters of one tha
 DESCRIBED = "derby"  # key of msgspec.Meta.extra: what a value must be, in words
 
 _WORDS = {
-    "str": "a string",
-    "int": "an integer",
-    "float": "a number",
-    "bool": "true or false",
-    "object": "an object",
-    "array": "a list",
-    "null": "null",
-}
+    "str": "a string", "int": "an integer", "float": "a number", "bool": "true or false", "object": "an object",
+    "array": "a list", "null": "null",
+}  # fmt: skip
+_KINDS = {
+    **{"StrType": "str", "IntType": "int", "FloatType": "float", "BoolType": "bool"},
+    **{"DictType": "object", "StructType": "object", "ListType": "array", "VarTupleType": "array"},
+}  # of msgspec.inspect
 _STEP = re.compile(r"\.([^.\[\]`]+)|\[(\d+)\]|\[(\.\.\.)\]")
 
 
@@ -128,20 +127,10 @@ def _described(node: Any, message: str = "") -> str:
     if found:
         kinds = [_WORDS.get(kind, kind) for kind in found[1].split(" | ")]
         return " or ".join(kinds) + found[2]
-    names = {
-        "StrType": "str",
-        "IntType": "int",
-        "FloatType": "float",
-        "BoolType": "bool",
-        "DictType": "object",
-        "StructType": "object",
-        "ListType": "array",
-        "VarTupleType": "array",
-    }
     choices = _choices(node)
     if choices:
         return " or ".join(map(str, choices))
-    return _WORDS.get(names.get(type(_plain(node)).__name__, ""), "as the documentation says")
+    return _WORDS.get(_KINDS.get(type(_plain(node)).__name__, ""), "as the documentation says")
 
 
 def _choices(node: Any) -> list[Any]:

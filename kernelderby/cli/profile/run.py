@@ -8,16 +8,8 @@ from typing import Any
 
 import click
 
-from kernelderby.cli.options import (
-    FILE,
-    SECONDS,
-    Count,
-    DerbyCommand,
-    Wanted,
-    choice_options,
-    json_option,
-    written_root_option,
-)
+from kernelderby.cli import options
+from kernelderby.cli.options import FILE, SECONDS, Count, DerbyCommand, Wanted
 from kernelderby.cli.output import say_json, say_line, warn
 from kernelderby.store.counts import counted
 
@@ -25,7 +17,7 @@ _DEFAULT_OUT = Path("reports") / "profiles"
 
 
 @click.command(cls=DerbyCommand)
-@choice_options("solutions", "definitions", "workloads")
+@options.choice_options("solutions", "definitions", "workloads")
 @click.option("--iterations", type=Count(3), default=20, help="Calls in the capture; slow solutions get fewer.")
 @click.option("--timeout", type=SECONDS, default=600, help="Seconds for each solution and workload.")
 @click.option("--out", type=FILE, help=f"Folder of the profiles (default: {_DEFAULT_OUT} under the root).")
@@ -45,8 +37,8 @@ _DEFAULT_OUT = Path("reports") / "profiles"
     show_default=True,
     help="The program that makes the recorded calls; flashinfer-bench needs nsys.",
 )
-@written_root_option
-@json_option
+@options.written_root_option
+@options.json_option
 def command(
     choice: Wanted, out: Path | None, tool: str, harness: str, root: Path, as_json: bool, **limits: Any
 ) -> None:

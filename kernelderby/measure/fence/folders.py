@@ -37,15 +37,10 @@ def allowed_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 # Variables that name a library's cache -> the folder's name inside the solution's folder.
 _CACHES = {
-    "XDG_CACHE_HOME": "cache",
-    "TRITON_CACHE_DIR": "triton",
-    "TORCH_EXTENSIONS_DIR": "torch_extensions",
-    "TORCHINDUCTOR_CACHE_DIR": "torch_inductor",
-    "TVM_FFI_CACHE_DIR": "tvm_ffi",
-    "DG_JIT_CACHE_DIR": "deep_gemm",
-    "CUDA_CACHE_PATH": "cuda",
-    "FLASHINFER_WORKSPACE_BASE": "flashinfer",
-}
+    "XDG_CACHE_HOME": "cache", "TRITON_CACHE_DIR": "triton", "TORCH_EXTENSIONS_DIR": "torch_extensions",
+    "TORCHINDUCTOR_CACHE_DIR": "torch_inductor", "TVM_FFI_CACHE_DIR": "tvm_ffi", "DG_JIT_CACHE_DIR": "deep_gemm",
+    "CUDA_CACHE_PATH": "cuda", "FLASHINFER_WORKSPACE_BASE": "flashinfer",
+}  # fmt: skip
 PLACES = frozenset({*_CACHES, "HOME", "TMPDIR"})  # variables that differ between two workers
 
 
