@@ -8,15 +8,8 @@ from kernelderby.catalog import Catalog
 from kernelderby.catalog.groups import RowGroup
 from kernelderby.catalog.templates import NotRaced
 from kernelderby.hardware import gpu_id
+from kernelderby.page.model import trust as model
 from kernelderby.page.model.races import ShownRace
-from kernelderby.page.model.trust import (
-    ShownFailure,
-    ShownGroup,
-    ShownMissing,
-    ShownNotRaced,
-    ShownOutdated,
-    ShownTrust,
-)
 from kernelderby.page.operators import requirements_text
 from kernelderby.page.text import words
 from kernelderby.rank.model import NOT_MEASURED, PASSED
@@ -37,27 +30,27 @@ def trust(
     workload_labels: Mapping[str, Sequence[str]],
     libraries: Iterable[NotRaced],
     warnings: Iterable[str],
-) -> ShownTrust:
+) -> model.ShownTrust:
     groups: dict[selection.GroupKey, list[RowGroup]] = {}
     for group in counted:
         groups.setdefault(selection.GroupKey(gpu_id(group.gpu), group.protocol), []).append(group)
     shown = [_group(*each) for each in groups.items()]
-    return ShownTrust(
+    return model.ShownTrust(
         tuple(sorted(shown, key=lambda each: -each.rows)),
         tuple(failure for race in races for failure in _failures(race, workload_labels[race.definition])),
         tuple(outdated for race in races for outdated in _outdated(race)),
         tuple(_missing(catalog, counted)),
         tuple(
-            ShownNotRaced(words(each.name), tuple(map(words, each.operators)), words(each.why), words(each.needs))
+            model.ShownNotRaced(words(each.name), tuple(map(words, each.operators)), words(each.why), words(each.needs))
             for each in libraries
         ),
         tuple(words(str(each)) for each in warnings),
     )
 
 
-def _group(key: selection.GroupKey, groups: Sequence[RowGroup]) -> ShownGroup:
+def _group(key: selection.GroupKey, groups: Sequence[RowGroup]) -> model.ShownGroup:
     environments = [environment for group in groups for environment in group.environments]
-    return ShownGroup(
+    return model.ShownGroup(
         key.gpu,
         words(key.protocol),
         sum(group.rows for group in groups),
@@ -72,14 +65,14 @@ def _group(key: selection.GroupKey, groups: Sequence[RowGroup]) -> ShownGroup:
     )
 
 
-def _failures(race: ShownRace, labels: Sequence[str]) -> Iterable[ShownFailure]:
+def _failures(race: ShownRace, labels: Sequence[str]) -> Iterable[model.ShownFailure]:
     """Rows that count and did not pass, and passed rows that are faster than the floor allows."""
     for place, cells in zip(race.shapes, race.cells, strict=True):
         for solution, cell in zip(race.solutions, cells, strict=True):
             doubtful = "too good" in cell.marks
             if cell.status in (PASSED, NOT_MEASURED) and not doubtful:
                 continue
-            yield ShownFailure(
+            yield model.ShownFailure(
                 race.definition,
                 race.gpu,
                 race.protocol,
@@ -92,15 +85,15 @@ def _failures(race: ShownRace, labels: Sequence[str]) -> Iterable[ShownFailure]:
             )
 
 
-def _outdated(race: ShownRace) -> Iterable[ShownOutdated]:
+def _outdated(race: ShownRace) -> Iterable[model.ShownOutdated]:
     for place, solution in enumerate(race.solutions):
         rows = [cells[place] for cells in race.cells if cells[place].status != NOT_MEASURED]
         former = sum("outdated" in cell.marks for cell in rows)
         if former:
-            yield ShownOutdated(race.definition, race.gpu, race.protocol, solution, former, len(rows))
+            yield model.ShownOutdated(race.definition, race.gpu, race.protocol, solution, former, len(rows))
 
 
-def _missing(catalog: Catalog, counted: Sequence[RowGroup]) -> Iterable[ShownMissing]:
+def _missing(catalog: Catalog, counted: Sequence[RowGroup]) -> Iterable[model.ShownMissing]:
     """Solutions without a row on a GPU on which another solution of the definition has rows."""
     measured: dict[tuple[str, str], set[str]] = {}
     for group in counted:
@@ -110,6 +103,6 @@ def _missing(catalog: Catalog, counted: Sequence[RowGroup]) -> Iterable[ShownMis
             continue
         for solution in sorted(catalog.solutions_of(definition), key=lambda each: each.name):
             if solution.name not in names:
-                yield ShownMissing(
+                yield model.ShownMissing(
                     words(definition), gpu, words(solution.name), words(solution.author), requirements_text(solution)
                 )

@@ -28,16 +28,8 @@ from kernelderby.catalog.same_code import (
     read_certificates,
 )
 from kernelderby.errors import DerbyError
+from kernelderby.measure.certify import build
 from kernelderby.measure.certify.assembly import FORM
-from kernelderby.measure.certify.build import (
-    ARCHITECTURE,
-    UNBUILT,
-    build_digest,
-    differences,
-    machine_code,
-    unbuilt,
-    with_added,
-)
 from kernelderby.measure.certify.launches import launches_here
 from kernelderby.measure.certify.python import python_digest
 from kernelderby.measure.judge.fenced import Ask, fenced
@@ -68,11 +60,11 @@ def certify(root: Path, names: Sequence[str], since: str, host_change: str | Non
             Certified(each.name, True, (_why_not(each, former),)) for each in chosen if names and each not in changed
         ]
         pairs = [(former.solution(each.name), each) for each in changed]
-        alike = [version for pair in pairs if len({*map(build_digest, pair)}) == 1 for version in pair]
+        alike = [version for pair in pairs if len({*map(build.build_digest, pair)}) == 1 for version in pair]
         places = former.root, root
         others = [job for pair in pairs for job in zip(places, pair, strict=True) if job[1] not in alike]
         codes = _build_all(catalog, others)
-        codes |= {each.text_hash: unbuilt(each) for each in alike}
+        codes |= {each.text_hash: build.unbuilt(each) for each in alike}
         for then, now in pairs:
             found = _judge(then, now, revision, codes[then.text_hash], codes[now.text_hash], host_change)
             if isinstance(found, Certificate):
@@ -102,11 +94,11 @@ def certify_launches(root: Path, names: Sequence[str], since: str) -> list[Certi
             codes: list[MachineCode | str] = []
             if not now.has_cuda:
                 codes = [_of_triton(each) for each in (then, now)]
-            elif build_digest(then) == build_digest(now):
-                codes = [unbuilt(each) for each in (then, now)]
+            elif build.build_digest(then) == build.build_digest(now):
+                codes = [build.unbuilt(each) for each in (then, now)]
             else:
                 codes = [*_build_all(catalog, [(former.root, then), (root, now)]).values()]
-                codes[0] = with_added(codes[0], codes[1])
+                codes[0] = build.with_added(codes[0], codes[1])
             alike, others = _alike(catalog, former.root, then, now, workloads, sorted({row.gpu for row in gone}))
             why = f"launches recorded: the same on {len(alike)} of {counted(len(workloads), 'recorded workload')}"
             found = _judge(then, now, revision, codes[0], codes[1], why)
@@ -164,7 +156,7 @@ def _launches(
 
 def _of_triton(solution: Solution) -> MachineCode:
     """The code of a solution without a library, whose kernels are compared launch by launch."""
-    return MachineCode(f"sm_{ARCHITECTURE}", f"triton {version('triton')}", {}, (), {}, python_digest(solution))
+    return MachineCode(f"sm_{build.ARCHITECTURE}", f"triton {version('triton')}", {}, (), {}, python_digest(solution))
 
 
 def check(root: Path, names: Sequence[str]) -> Iterator[Certified]:
@@ -180,7 +172,7 @@ def check(root: Path, names: Sequence[str]) -> Iterator[Certified]:
         now = catalog.solution(path.stem)
         for number, each in enumerate(read_certificates(path)):
             problems = tuple(_contradictions(root, catalog, now, each))
-            is_unbuilt = each.code.compiler == UNBUILT
+            is_unbuilt = each.code.compiler == build.UNBUILT
             sound = CertifyOutcome.CONFIRMED_UNBUILT if is_unbuilt else CertifyOutcome.CONFIRMED
             where = f"{path}: certificates[{number}]"
             yield Certified(path.stem, not problems, problems or (sound,), where)
@@ -200,10 +192,11 @@ def _contradictions(root: Path, catalog: Catalog, now: Solution, certificate: Ce
             if certificate.code.kernels:
                 built = _built(catalog, then, former.root, certificate.code.form)
                 added = certificate.launches is not None
-                yield from _unlike(certificate, "before", with_added(built, certificate.code) if added else built)
-            elif certificate.code.compiler == UNBUILT and now.hash == certificate.after.hash:
-                told = [(build_digest(each), certificate.host_change or python_digest(each)) for each in (then, now)]
-                if told[0] != told[1] or certificate.code.python != python_digest(now):
+                yield from _unlike(certificate, "before", build.with_added(built, certificate.code) if added else built)
+            elif certificate.code.compiler == build.UNBUILT and now.hash == certificate.after.hash:
+                own = [certificate.host_change or python_digest(each) for each in (then, now)]
+                is_same = build.build_digest(then) == build.build_digest(now) and own[0] == own[1]
+                if not is_same or certificate.code.python != python_digest(now):
                     yield CertifyOutcome.OTHER_SOURCES
             if certificate.launches is not None and now.hash == certificate.after.hash:
                 for uuid in _other_launches(former.root, catalog, then, now, certificate.launches):
@@ -218,7 +211,7 @@ def _unlike(certificate: Certificate, name: str, found: MachineCode | str) -> It
         yield certified.OtherCompiler(certificate.code.compiler, found.compiler)
     else:
         told = certificate.code_of(getattr(certificate, name))
-        yield from (certified.SideContradicted(name, each) for each in differences(told, found))
+        yield from (certified.SideContradicted(name, each) for each in build.differences(told, found))
 
 
 def _other_launches(former: Path, catalog: Catalog, then: Solution, now: Solution, told: dict[str, str]) -> list[str]:
@@ -267,7 +260,7 @@ def _judge(
     if host_change is not None and (former.host, former.python) != (present.host, present.python):
         change = HostChange(host_change, former.host, former.python)
         former = replace(former, host=present.host, python=present.python)
-    if unequal := differences(former, present):
+    if unequal := build.differences(former, present):
         return [*unequal]
     versions = Version(then.hash, then.text_hash, revision), Version(now.hash, now.text_hash)
     return Certificate(*versions, present, datetime.now(UTC).date().isoformat(), change)
@@ -278,7 +271,7 @@ def _write(root: Path, name: str, certificate: Certificate, reason: str = "") ->
     others = [each for each in read_certificates(path) if each.before.hash != certificate.before.hash]
     data = msgspec.json.encode(Certificates((*others, certificate)))
     write_whole(path, msgspec.json.format(data, indent=1) + b"\n")
-    kernels = None if certificate.code.compiler == UNBUILT else len(certificate.code.kernels)
+    kernels = None if certificate.code.compiler == build.UNBUILT else len(certificate.code.kernels)
     return certified.CertificateWritten(str(path), kernels, certificate.host_change is not None, reason)
 
 
@@ -292,6 +285,6 @@ def _build_all(catalog: Catalog, jobs: Iterable[tuple[Path, Solution]]) -> dict[
 
 def _built(catalog: Catalog, solution: Solution, found_in: Path, form: int = FORM) -> MachineCode | str:
     try:
-        return machine_code(catalog, solution, found_in, form)
+        return build.machine_code(catalog, solution, found_in, form)
     except DerbyError as error:
         return str(error)

@@ -6,16 +6,9 @@ from typing import Any
 
 from msgspec import Struct
 
+from kernelderby.page.model import recordings
 from kernelderby.page.model.operators import ShownGpu, ShownOperator, ShownScore, ShownShape, ShownSolution
 from kernelderby.page.model.races import ShownCell, ShownInterval, ShownRace, ShownRow, ShownTime
-from kernelderby.page.model.recordings import (
-    ShownKernel,
-    ShownKernels,
-    ShownLayers,
-    ShownPipeline,
-    ShownStudy,
-    ShownTimeline,
-)
 from kernelderby.page.model.trust import ShownChanges, ShownTrust
 
 KINDS = ("graph", "eager", "busy")
@@ -43,16 +36,16 @@ class PageModel(Struct, frozen=True):
     races: tuple[ShownRace, ...]
     scores: tuple[ShownScore, ...]
     changes: ShownChanges | None
-    pipelines: tuple[ShownPipeline, ...]
-    layers: tuple[ShownLayers, ...]
-    kernels: tuple[ShownKernels, ...]
-    timelines: tuple[ShownTimeline, ...]
-    studies: tuple[ShownStudy, ...]
+    pipelines: tuple[recordings.ShownPipeline, ...]
+    layers: tuple[recordings.ShownLayers, ...]
+    kernels: tuple[recordings.ShownKernels, ...]
+    timelines: tuple[recordings.ShownTimeline, ...]
+    studies: tuple[recordings.ShownStudy, ...]
     trust: ShownTrust
     environments: tuple[dict[str, Any], ...]
 
 
 FIELDS = {
     kind.__name__: kind.__struct_fields__
-    for kind in (ShownInterval, ShownTime, ShownCell, ShownRow, ShownShape, ShownKernel)
+    for kind in (ShownInterval, ShownTime, ShownCell, ShownRow, ShownShape, recordings.ShownKernel)
 }
