@@ -71,11 +71,10 @@ def names_of(names: Names) -> tuple[str, ...]:
     for name in several:
         if not _fits(name, str | int | Mapping):  # of an iterator, which question() cannot look into
             raise DerbyError(f"{name!r:.60} is no name; give one, or a list of them")
-    return tuple(_said(each) if isinstance(each, Mapping) else str(each) for each in several)
-
-
-def _said(shape: Shape) -> str:
-    return ",".join(f"{axis}={size}" for axis, size in shape.items())
+    return tuple(
+        ",".join(f"{axis}={size}" for axis, size in each.items()) if isinstance(each, Mapping) else str(each)
+        for each in several
+    )
 
 
 def check_time(time: str | None) -> None:

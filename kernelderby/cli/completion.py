@@ -5,7 +5,7 @@ eval "$(_DERBY_COMPLETE=bash_source derby)", or zsh_source, fish_source.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -76,9 +76,6 @@ def expect_names(given: Mapping[str, Any], root: Path) -> None:
                 raise DerbyError(f"{where}no {words} {value!r:.80}; {near}")
 
 
-def _names(root: Path, kind: str) -> Iterable[str]:
-    return _gpus() if kind == "gpu" else names_in(root, kind)
-
-
-def _gpus() -> Iterator[str]:
-    return (path.stem for path in (Path(__file__).parents[1] / "hardware/gpus").glob("*.toml"))
+def _names(root: Path, kind: str) -> Iterator[str]:
+    gpus = (path.stem for path in (Path(__file__).parents[1] / "hardware/gpus").glob("*.toml"))
+    return gpus if kind == "gpu" else names_in(root, kind)

@@ -40,7 +40,7 @@ _SECONDS = 600.0
 _OF_READING = 0.7  # share of the verb's time; the rest is for showing the result
 _GRACE_SECONDS = 5.0  # then another process ends a verb that ignores signals
 _AGAIN_SECONDS = 0.1
-_PHYSICAL, _MOST_MEMORY = 0.75, 16 << 30  # of the machine's memory, and bytes
+_PHYSICAL, _MOST_MEMORY = 0.75, 16 << 30  # of the memory that the machine has or the container may use, and bytes
 _OF_PACKING = 8 << 30  # bytes: a definition's generate_inputs can take all memory if one axis is too long
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
@@ -255,7 +255,7 @@ def enforced(asked: Bounds | None, verb: str, lives_on: bool = False) -> Iterato
     before = _now.bounds, _now.verb, _now.option, _now.until, _now.last
     limits = asked or Bounds()
     if verb in READING or lives_on:
-        usable = _usable_memory(_OF_PACKING if verb == "pack" else _MOST_MEMORY)
+        usable = min(allowed.memory_bytes() * _PHYSICAL, _OF_PACKING if verb == "pack" else _MOST_MEMORY)
         limits = replace(limits, time=limits.time or _SECONDS, memory=limits.memory or usable)
     elif verb in TRYING:
         limits = replace(limits, time=limits.time or _SECONDS)
@@ -364,8 +364,3 @@ def _held() -> int:
             return next(int(line.split()[1]) << 10 for line in file if line.startswith("VmData"))
     except (OSError, StopIteration):
         return 0
-
-
-def _usable_memory(at_most: float) -> float:
-    """Three quarters of the memory that the machine has, or that the container may use."""
-    return min(allowed.memory_bytes() * _PHYSICAL, at_most)

@@ -93,7 +93,8 @@ def certify_launches(root: Path, names: Sequence[str], since: str) -> list[Certi
                 continue
             codes: list[MachineCode | str] = []
             if not now.has_cuda:
-                codes = [_of_triton(each) for each in (then, now)]
+                form = f"sm_{build.ARCHITECTURE}", f"triton {version('triton')}"  # kernels: compared launch by launch
+                codes = [MachineCode(*form, {}, (), {}, python_digest(each)) for each in (then, now)]
             elif build.build_digest(then) == build.build_digest(now):
                 codes = [build.unbuilt(each) for each in (then, now)]
             else:
@@ -152,11 +153,6 @@ def _launches(
     except DerbyError as error:
         return dict.fromkeys(uuids, str(error))
     return {uuid: found.get(uuid, "the worker does not say") for uuid in uuids}
-
-
-def _of_triton(solution: Solution) -> MachineCode:
-    """The code of a solution without a library, whose kernels are compared launch by launch."""
-    return MachineCode(f"sm_{build.ARCHITECTURE}", f"triton {version('triton')}", {}, (), {}, python_digest(solution))
 
 
 def check(root: Path, names: Sequence[str]) -> Iterator[Certified]:

@@ -175,7 +175,8 @@ class CuptiTimer(_GpuTimer):
         self._cupti = cupti
         self._kinds = (kinds.CONCURRENT_KERNEL, kinds.MEMCPY, kinds.MEMSET)
         self._records: list[tuple[int, int]] = []  # start, end in ns on the clock of get_timestamp()
-        cupti.activity_register_callbacks(_buffer_requested, self._buffer_completed)
+        # The size of a record buffer, and 0 for any number of records.
+        cupti.activity_register_callbacks(lambda: (8 << 20, 0), self._buffer_completed)
 
     def _buffer_completed(self, activities: list[Any]) -> None:
         for activity in activities:
@@ -206,11 +207,6 @@ class CuptiTimer(_GpuTimer):
         found = spans_of_records(self._records, windows)
         outside = outside_of_windows(self._records, windows, flushes, flush_bytes(self.device))
         return Spans(found.spans_us, found.notes, found.busy_us, timed.host_us, timed.wall_us, outside)
-
-
-def _buffer_requested() -> tuple[int, int]:
-    """The size of a record buffer, and 0 for any number of records."""
-    return 8 << 20, 0
 
 
 def spans_of_records(

@@ -4,19 +4,22 @@ architecture."""
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kernelderby.hardware.families import compute_capability_of
 from kernelderby.profile.kernels.attribution import UNKNOWN, Attribution, Role, attribute
-from kernelderby.profile.kernels.recording import owned_sums, with_owner
 from kernelderby.profile.names import short_name
-from kernelderby.profile.spans import KernelSum, Profile, SpanKind
+from kernelderby.profile.spans import KernelSum, Profile, Span, SpanKind, sum_spans
 from kernelderby.store.counts import counted
 
 NOT_TOLD = "not told"  # the total of kernels whose name shows no architecture or element type
+# In our own recordings (docs/collecting.md) ranges tell the harness's work from the solution's kernels.
+_HARNESS = "harness"
+_RANGES = re.compile(r"^harness: ")
+_SOLUTION = re.compile(r"^solution:(?P<name>\S+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +109,7 @@ class KernelTable:
 
 def summarise(profile: Profile, gpu: str | None = None) -> KernelTable:
     """The summary of a profile. gpu: the GPU's name, if the profile has none or a wrong one."""
-    sums = owned_sums(profile) or [("", each) for each in profile.sums()]
+    sums = _owned_sums(profile) or [("", each) for each in profile.sums()]
     rows = _rows((owner, each) for owner, each in sums if each.kind is SpanKind.KERNEL)
     memory = _rows((owner, each) for owner, each in sums if each.kind is not SpanKind.KERNEL)
     if _is_amd(gpu or profile.gpu, rows):
@@ -177,7 +180,7 @@ def _row(each: KernelSum, share: float, owner: str) -> KernelRow:
         max_ns=each.max_ns,
         stddev_ns=each.stddev_ns,
         bytes=each.bytes,
-        attribution=with_owner(attribute(each.name, each.kind), owner),
+        attribution=_with_owner(attribute(each.name, each.kind), owner),
     )
 
 
@@ -211,3 +214,34 @@ def _total(key: str, rows: Iterable[KernelRow]) -> Total:
         sum(row.instances for row in rows),
         len(rows),
     )
+
+
+def _owned_sums(profile: Profile) -> list[tuple[str, KernelSum]] | None:
+    """Each sum with its owner: "harness", "solution NAME", or "" outside both. None for any other profile. One kernel
+    name may have several owners, such as a fill that flushes L2 and a fill in a solution."""
+    if not profile.has_events or not profile.range_instances(_RANGES):
+        return None
+    spans: dict[str, list[Span]] = defaultdict(list)
+    for span in profile.spans():
+        spans[_owner(span)].append(span)
+    found = [(owner, each) for owner, own in spans.items() for each in sum_spans(own)]
+    return sorted(found, key=lambda each: (-each[1].total_ns, each[1].name))
+
+
+def _with_owner(attribution: Attribution, owner: str) -> Attribution:
+    """Sets the library by the owner: the harness's kernels get "harness"; a solution's kernel with an unknown or
+    guessed library gets the solution."""
+    if owner == _HARNESS:
+        return replace(attribution, library=_HARNESS, is_guess=False)
+    if owner and (attribution.library == UNKNOWN or attribution.is_guess):
+        return replace(attribution, library=owner, is_guess=False)
+    return attribution
+
+
+def _owner(span: Span) -> str:
+    for name in reversed(span.ranges):
+        if _RANGES.match(name):
+            return _HARNESS
+        if match := _SOLUTION.match(name):
+            return f"solution {match['name']}"
+    return ""
