@@ -122,6 +122,8 @@ def test_a_call_on_two_streams_pays_for_the_uncertainty_of_the_hosts_clock():
     )
     assert judged.batches == [] and judged.most == [MOST, MOST_AGAIN, MOST_AGAIN]
     assert judged.clocked["graph"] == Clocked(25.0, 16.0) and judged.verdict.status is Status.PASSED
+    judged = looked({"graph": 9.0}, {"graph": 9.0}, singly={"graph": 10.0}, unsure_us=700.0, slice_us=2080.0)
+    assert judged.clocked["graph"].call_us == 710.0 and judged.verdict.status is Status.PASSED  # a busy host's noise
 
 
 @pytest.mark.parametrize("real", [3.0, 10.0, 40.0, 300.0])

@@ -85,7 +85,8 @@ class SecondLook:
             if (clocked := self._alone(kind, claimed, judged)) is not None:
                 del left[kind]
                 judged.clocked[kind] = clocked
-                if self._is_no_accident(clocked, claimed if kind == "graph" else max(claimed, claims.host_us)):
+                explained = claimed if kind == "graph" else max(claimed, claims.host_us)
+                if self._is_no_accident(clocked, explained + judged.relayed[kind].unsure_us):
                     return _accused(judged, kind, claimed, clocked)
         return self._in_batches(left, claims.host_us, judged) if left else judged
 
