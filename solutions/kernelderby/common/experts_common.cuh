@@ -232,6 +232,19 @@ __device__ __forceinline__ void collect_pieces(const typename C::Arguments& argu
     }
 }
 
+// Both halves, of a task that is a piece of a split tile. Returns whether another CTA finishes the tile.
+template <class C, int SIZE>
+__device__ __forceinline__ bool join_pieces(const Shared<C>& shared, const typename C::Arguments& arguments,
+                                            const Task& task, float (&sums)[SIZE]) {
+    const int stretch = shared.share.stretch, all = arguments.layout.k_blocks;
+    if (task.deliver) {
+        deliver_piece<C>(arguments, first_piece(task.piece_of, stretch, all), sums);
+        return true;
+    }
+    collect_pieces<C>(arguments, blockIdx.x / C::CLUSTER + 1, last_piece(task.piece_of, stretch, all), sums);
+    return false;
+}
+
 // Copies the tokens and routing weights of a tile's pairs to buffer n. Each warpgroup's threads copy those that it will
 // use.
 template <class C>

@@ -30,14 +30,7 @@ __device__ __forceinline__ void work_on(Shared<C>& shared, Stage& stage, const t
         accumulate_plain<C, GATHERED>(shared, stage, k_blocks, sums);
     const Task task = shared.task[index % TASKS];
     if constexpr (FIRST || STORES)  // else pieces are added as they are
-        if (task.piece_of >= 0) {
-            const int stretch = shared.share.stretch, all = arguments.layout.k_blocks;
-            if (task.deliver) {
-                deliver_piece<C>(arguments, first_piece(task.piece_of, stretch, all), sums);
-                return;
-            }
-            collect_pieces<C>(arguments, blockIdx.x / C::CLUSTER + 1, last_piece(task.piece_of, stretch, all), sums);
-        }
+        if (task.piece_of >= 0 && join_pieces(shared, arguments, task, sums)) return;
     const Place& place = task.place;
     if constexpr (FIRST && SCALED)
         finish_first_scaled(shared, arguments, place, sums);
@@ -49,22 +42,17 @@ __device__ __forceinline__ void work_on(Shared<C>& shared, Stage& stage, const t
         finish_second_plain<C, STORES>(shared, arguments, place, sums);
 }
 
-template <class C, bool FIRST, bool STORES, int... SIZES>
-struct WorkOnSmallest;  // the smallest N of SIZES that holds the rows
+// The same for the smallest N of the given ones that holds the rows.
 template <class C, bool FIRST, bool STORES, int N, int... MORE>
-struct WorkOnSmallest<C, FIRST, STORES, N, MORE...> {
-    static __device__ __forceinline__ void work(int rows, Shared<C>& shared, Stage& stage,
-                                                const typename C::Arguments& arguments, int index, int k_blocks) {
-        if constexpr (sizeof...(MORE) == 0 || N >= C::ROWS) {
-            work_on<C, FIRST, STORES, N>(shared, stage, arguments, index, k_blocks);
-        } else {
-            if (rows <= N)
-                work_on<C, FIRST, STORES, N>(shared, stage, arguments, index, k_blocks);
-            else
-                WorkOnSmallest<C, FIRST, STORES, MORE...>::work(rows, shared, stage, arguments, index, k_blocks);
-        }
-    }
-};
+__device__ __forceinline__ void work_on_smallest(int rows, Shared<C>& shared, Stage& stage,
+                                                 const typename C::Arguments& arguments, int index, int k_blocks) {
+    if constexpr (sizeof...(MORE) == 0 || N >= C::ROWS)
+        work_on<C, FIRST, STORES, N>(shared, stage, arguments, index, k_blocks);
+    else if (rows <= N)
+        work_on<C, FIRST, STORES, N>(shared, stage, arguments, index, k_blocks);
+    else
+        work_on_smallest<C, FIRST, STORES, MORE...>(rows, shared, stage, arguments, index, k_blocks);
+}
 
 // The consumers, once this CTA's share of the work is known.
 template <class C, bool FIRST, bool STORES>
@@ -85,15 +73,15 @@ __device__ __forceinline__ void consume(Shared<C>& shared, const typename C::Arg
         const int rows = task.place.rows, k_blocks = task.k_blocks;
         if (!FIRST) bring_pairs(shared, arguments, task.place, 0);
         if constexpr (C::Kind::SCALED && C::ROWS > 64)
-            WorkOnSmallest<C, FIRST, STORES, 32, 64, 96, 128>::work(rows, shared, stage, arguments, v, k_blocks);
+            work_on_smallest<C, FIRST, STORES, 32, 64, 96, 128>(rows, shared, stage, arguments, v, k_blocks);
         else if constexpr (C::Kind::SCALED)
-            WorkOnSmallest<C, FIRST, STORES, 8, 16, 32, 64>::work(rows, shared, stage, arguments, v, k_blocks);
+            work_on_smallest<C, FIRST, STORES, 8, 16, 32, 64>(rows, shared, stage, arguments, v, k_blocks);
         else if constexpr (C::ROWS <= 64)
-            WorkOnSmallest<C, FIRST, STORES, 8, 16, 32, 48, 64>::work(rows, shared, stage, arguments, v, k_blocks);
+            work_on_smallest<C, FIRST, STORES, 8, 16, 32, 48, 64>(rows, shared, stage, arguments, v, k_blocks);
         else if constexpr (C::ROWS == 80)
-            WorkOnSmallest<C, FIRST, STORES, 16, 32, 48, 64, 80>::work(rows, shared, stage, arguments, v, k_blocks);
+            work_on_smallest<C, FIRST, STORES, 16, 32, 48, 64, 80>(rows, shared, stage, arguments, v, k_blocks);
         else
-            WorkOnSmallest<C, FIRST, STORES, 32, 64, 96, 128, 160, 192>::work(rows, shared, stage, arguments, v, k_blocks);
+            work_on_smallest<C, FIRST, STORES, 32, 64, 96, 128, 160, 192>(rows, shared, stage, arguments, v, k_blocks);
     }
     if (!FIRST) bulk_wait_group();
 }

@@ -173,15 +173,11 @@ __device__ __forceinline__ void work_and_finish_later(Shared<C>& shared,
     for (int v = 0; v < visits; ++v) {
         mbarrier_wait(shared_address(&shared.full[stage.index]), stage.parity);  // the task is there as well
         const int k_blocks = shared.task[v % TASKS].k_blocks, rows = shared.task[v % TASKS].place.rows;
-        // Whether another CTA finishes this piece of a split tile. If results are added, each piece is added by itself.
+        // If results are added, each piece is added by itself.
         auto delivered = [&](auto& sums) {
             const Task& task = shared.task[v % TASKS];
             if (!(FIRST || STORES) || task.piece_of < 0) return false;
-            const int piece = task.piece_of, stretch = shared.share.stretch, all = arguments.layout.k_blocks;
-            if (task.deliver)
-                deliver_piece<C>(arguments, first_piece(piece, stretch, all), sums);
-            else
-                collect_pieces<C>(arguments, blockIdx.x / C::CLUSTER + 1, last_piece(piece, stretch, all), sums);
+            join_pieces(shared, arguments, task, sums);
             return task.deliver;
         };
         if (rows <= group * 64) {  // no pairs for this warpgroup

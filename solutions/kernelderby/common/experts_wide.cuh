@@ -163,14 +163,7 @@ __device__ __forceinline__ void work_on_wide_scaled(Shared<C>& shared,
         }
         const Task task = shared.task[v % TASKS];
         if constexpr (FIRST || STORES)  // else pieces are added as they are
-            if (task.piece_of >= 0) {
-                const int stretch = shared.share.stretch, all = arguments.layout.k_blocks;
-                if (task.deliver) {
-                    deliver_piece<C>(arguments, first_piece(task.piece_of, stretch, all), sums);
-                    continue;
-                }
-                collect_pieces<C>(arguments, blockIdx.x / C::CLUSTER + 1, last_piece(task.piece_of, stretch, all), sums);
-            }
+            if (task.piece_of >= 0 && join_pieces(shared, arguments, task, sums)) continue;
         if constexpr (FIRST)
             finish_first_wide(shared, arguments, task.place, sums);
         else
