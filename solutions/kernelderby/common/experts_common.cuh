@@ -161,11 +161,6 @@ __device__ __forceinline__ void pass_over(Shared<C>& shared, Stage& stage, int k
     }
 }
 
-__device__ __forceinline__ uint32_t two_bf16(float a, float b) {
-    const __nv_bfloat162 both = __floats2bfloat162_rn(a, b);
-    return *reinterpret_cast<const uint32_t*>(&both);
-}
-
 // The order of two neighbouring sums in a piece of a scaled wide tile. Values that are stored together start at an even
 // register, and so does a product. If a sum lies in the other register bank than its product, a scaled multiply-add
 // reads its registers in one go; if both lie alike, half of the scaled multiply-adds read three registers of one bank,

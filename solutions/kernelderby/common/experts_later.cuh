@@ -81,7 +81,7 @@ struct LaterFirst {
         to = reinterpret_cast<__nv_bfloat16*>(arguments.act) + size_t(place.first_row + row) * width + column;
 #pragma unroll
         for (int i = 0; i < 32; ++i)
-            packed[i] = two_bf16(silu(sums[2 * i]) * sums[64 + 2 * i], silu(sums[2 * i + 1]) * sums[65 + 2 * i]);
+            packed[i] = pack_bf16(silu(sums[2 * i]) * sums[64 + 2 * i], silu(sums[2 * i + 1]) * sums[65 + 2 * i]);
     }
 
     __device__ __forceinline__ void finish(Shared<C>& shared, const Arguments& arguments, int part) {
@@ -114,7 +114,7 @@ struct LaterSecond {
             weight[half] = __int_as_float(shared.pair[buffer][warp * 16 + 8 * half + lane / 4].y);
 #pragma unroll
         for (int i = 0; i < 64; ++i)
-            packed[i] = two_bf16(sums[2 * i] * weight[i % 2], sums[2 * i + 1] * weight[i % 2]);
+            packed[i] = pack_bf16(sums[2 * i] * weight[i % 2], sums[2 * i + 1] * weight[i % 2]);
     }
 
     __device__ __forceinline__ void finish(Shared<C>& shared, const Arguments& arguments, int part) {

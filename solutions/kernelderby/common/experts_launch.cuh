@@ -139,20 +139,9 @@ int run_experts(const Variant* variants, int variant_count, const Call* call, vo
     cudaError_t error = allow(variants, variant_count);
     if (error != cudaSuccess) return error;
     const cudaStream_t stream = static_cast<cudaStream_t>(stream_pointer);
-    Arguments first = {};
-    first.x = call->hidden_states;
-    first.x_scale = call->hidden_states_scale;
-    first.w_scale = call->gate_up_weight_scale;
-    first.topk_ids = call->topk_ids;
-    first.topk_weights = call->topk_weights;
-    first.starts = call->starts;
-    first.sorted = call->sorted;
-    first.act = call->act;
-    first.act_scale = call->act_scale;
-    first.partial = call->partial;
-    first.arrived = call->arrived;
-    first.out = call->output;
-    first.results = stores ? call->results : nullptr;
+    Arguments first = {call->hidden_states, call->hidden_states_scale, call->gate_up_weight_scale, call->topk_ids,
+                       call->topk_weights, call->starts, call->sorted, call->act, call->act_scale, call->partial,
+                       call->arrived, call->output, stores ? call->results : nullptr};
     first.tokens = call->tokens, first.hidden = call->hidden, first.intermediate = call->intermediate;
     first.experts = call->experts, first.top_k = call->top_k;
     Arguments second = first;

@@ -165,7 +165,7 @@ __device__ __forceinline__ void finish_first_plain(Shared<C>& shared, const type
 #pragma unroll
                 for (int i = 0; i < 2; ++i) {
                     const int at = 4 * j + 2 * i;
-                    v[i] = two_bf16(silu(sums[at]) * sums[N / 2 + at], silu(sums[at + 1]) * sums[N / 2 + at + 1]);
+                    v[i] = pack_bf16(silu(sums[at]) * sums[N / 2 + at], silu(sums[at + 1]) * sums[N / 2 + at + 1]);
                 }
                 stmatrix_x2_transposed(to + (8 * j - chunk) * C::ACT_PITCH, v[0], v[1]);
             }
@@ -208,7 +208,7 @@ __device__ __forceinline__ void finish_second_scaled(Shared<C>& shared, const ty
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
                 const int at = i / 2 * (N / 2) + 4 * j + i % 2 * 2;
-                v[i] = two_bf16(sums[at] * left, sums[at + 1] * right);
+                v[i] = pack_bf16(sums[at] * left, sums[at + 1] * right);
             }
             stmatrix_x4_transposed(to + (8 * j - chunk) * PITCH, v[0], v[1], v[2], v[3]);
         }
@@ -257,7 +257,7 @@ __device__ __forceinline__ void finish_second_plain(Shared<C>& shared, const typ
 #pragma unroll
                 for (int i = 0; i < 4; ++i) {
                     const int at = i / 2 * (N / 2) + 4 * j + i % 2 * 2;
-                    v[i] = two_bf16(sums[at] * left, sums[at + 1] * right);
+                    v[i] = pack_bf16(sums[at] * left, sums[at + 1] * right);
                 }
                 stmatrix_x4_transposed(shared_address(staging) + (8 * j - chunk + lane % 8) * PITCH + lane / 8 * 16,
                                        v[0], v[1], v[2], v[3]);

@@ -136,8 +136,8 @@ derby_experts_sum(const __nv_bfloat16* __restrict__ results, const int* __restri
             __stcs(to, make_float4(sum[0], sum[1], sum[2], sum[3]));
             __stcs(to + 1, make_float4(sum[4], sum[5], sum[6], sum[7]));
         } else {
-            __stcs(reinterpret_cast<uint4*>(out) + i, make_uint4(two_bf16(sum[0], sum[1]), two_bf16(sum[2], sum[3]),
-                                                                 two_bf16(sum[4], sum[5]), two_bf16(sum[6], sum[7])));
+            __stcs(reinterpret_cast<uint4*>(out) + i, make_uint4(pack_bf16(sum[0], sum[1]), pack_bf16(sum[2], sum[3]),
+                                                                 pack_bf16(sum[4], sum[5]), pack_bf16(sum[6], sum[7])));
         }
     }
 }

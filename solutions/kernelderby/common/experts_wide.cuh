@@ -82,7 +82,7 @@ __device__ __forceinline__ void finish_second_wide(Shared<C>& shared, const type
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
                 const int at = 4 * j + 2 * i;
-                v[i] = two_bf16(sums[at] * weight[i % 2], sums[at + 1] * weight[i % 2]);
+                v[i] = pack_bf16(sums[at] * weight[i % 2], sums[at + 1] * weight[i % 2]);
             }
             stmatrix_x4(to + j % 8 * 16, v[0], v[1], v[2], v[3]);
         }
