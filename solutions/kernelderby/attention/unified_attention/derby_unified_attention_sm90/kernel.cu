@@ -14,26 +14,9 @@ extern "C" int derby_unified_attention_sm90_run(
     int section_heads, int first_cut, int cut_tiles, int chunks, int chunk_blocks, int sorted, int trusting,
     int processors, cudaStream_t stream) {
     const AttentionTensors tensors{query, key_cache, value_cache, num_tokens, num_blocks};
-    AttentionCall call{};
-    call.cu_seqlens_q = cu_seqlens_q;
-    call.key_lengths = seq_lens;
-    call.block_table = block_table;
-    call.output = static_cast<__nv_bfloat16*>(output);
-    call.counters = counters;
-    call.partials = partials;
-    call.num_seqs = num_seqs;
-    call.table_width = table_width;
-    call.heads = heads;
-    call.kv_heads = kv_heads;
-    call.head_dim = head_dim;
-    call.scale_log2 = sm_scale * LOG2_E;
-    call.pack = pack;
-    call.section_heads = section_heads;
-    call.first_cut = first_cut;
-    call.cut_tiles = cut_tiles;
-    call.chunks = chunks;
-    call.chunk_blocks = chunk_blocks;
-    call.trusting = trusting;
+    const AttentionCall call{cu_seqlens_q, seq_lens, block_table, static_cast<__nv_bfloat16*>(output), counters, partials,
+                             num_seqs, table_width, heads, kv_heads, head_dim, pack, first_cut, cut_tiles, chunks,
+                             chunk_blocks, section_heads, sm_scale * LOG2_E, trusting};
     const auto launch = [&](auto kernel) {
         return int(launch_long_attention<typename decltype(kernel)::Shape>(tensors, call, sorted, processors, stream));
     };
