@@ -33,9 +33,7 @@ template <typename S>
 static cudaError_t start_long_attention(const AttentionMaps& maps, const AttentionCall& call, int processors,
                                         cudaStream_t stream) {
     static OnceADevice ready;
-    const cudaError_t error = ready([] {
-        return cudaFuncSetAttribute(derby_long_attention<S>, cudaFuncAttributeMaxDynamicSharedMemorySize, S::SHARED);
-    });
+    const cudaError_t error = ready.allow_shared_memory<derby_long_attention<S>, S::SHARED>();
     if (error != cudaSuccess) return error;
     derby_long_attention<S><<<std::min(call.items, processors), S::THREADS, S::SHARED, stream>>>(maps, call);
     return cudaGetLastError();

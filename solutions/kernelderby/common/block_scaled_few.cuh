@@ -193,10 +193,7 @@ cudaError_t start_few(const void* x, const void* x_scale, const void* weight, co
     const FewProblem<Out> problem = {static_cast<const float*>(x_scale), static_cast<const float*>(w_scale),
                                      static_cast<Out*>(output), m, n, k_blocks, x_box, splits};
     static OnceADevice prepared;
-    const cudaError_t error = prepared([] {
-        return cudaFuncSetAttribute(derby_block_scaled_mm_few<Out>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                    int(sizeof(Few)));
-    });
+    const cudaError_t error = prepared.allow_shared_memory<derby_block_scaled_mm_few<Out>, sizeof(Few)>();
     if (error != cudaSuccess) return error;
     const int tiles = (m + Few::ROWS - 1) / Few::ROWS * (n / Few::COLUMNS);
     return launch(derby_block_scaled_mm_few<Out>, {tiles * splits, Few::THREADS, int(sizeof(Few)), splits}, stream,

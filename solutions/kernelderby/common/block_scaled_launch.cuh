@@ -30,8 +30,7 @@ cudaError_t start(const Call& call) {
     constexpr auto kernel = derby_block_scaled_mm<F>;
     constexpr int shared_bytes = sizeof(Shared<F>);
     static OnceADevice prepared;
-    const cudaError_t error = prepared(
-        [] { return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes); });
+    const cudaError_t error = prepared.allow_shared_memory<kernel, shared_bytes>();
     if (error != cudaSuccess) return error;
     return launch(kernel, {grid, F::THREADS, shared_bytes, F::CLUSTER}, call.stream, x_map, w_map, out_map, problem);
 }

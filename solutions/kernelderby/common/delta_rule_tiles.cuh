@@ -99,8 +99,7 @@ inline bool encode_rows(CUtensorMap* map, const void* tensor, uint64_t rows, uin
 template <auto KERNEL, class Shared, class... Values>
 cudaError_t launch_large(int ctas, int threads, bool early, cudaStream_t stream, const Values&... values) {
     static OnceADevice once;
-    const cudaError_t error = once(
-        [] { return cudaFuncSetAttribute(KERNEL, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Shared)); });
+    const cudaError_t error = once.allow_shared_memory<KERNEL, sizeof(Shared)>();
     if (error != cudaSuccess) return error;
     return launch(KERNEL, {ctas, threads, sizeof(Shared), 1, early}, stream, values...);
 }

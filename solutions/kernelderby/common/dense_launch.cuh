@@ -36,10 +36,7 @@ static cudaError_t start(const Call& call) {  // static: its own in each library
         !encode_out(&out_map, call.output) || !encode_out(&multiplier_map, call.multiplier))
         return cudaErrorInvalidValue;
     static OnceADevice prepared;
-    cudaError_t error = prepared([] {
-        return cudaFuncSetAttribute(derby_dense_gemm<E, F>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                    int(sizeof(Shared<F>)));
-    });
+    cudaError_t error = prepared.allow_shared_memory<derby_dense_gemm<E, F>, sizeof(Shared<F>)>();
     if (error != cudaSuccess) return error;
     return launch(derby_dense_gemm<E, F>, {grid, F::THREADS, int(sizeof(Shared<F>)), F::CLUSTER * call.splits},
                   call.stream, a_map, b_map, out_map, multiplier_map, problem);

@@ -16,10 +16,7 @@ inline bool encode_latent(CUtensorMap* map, const void* data, uint64_t outer, ui
 template <class F>
 static cudaError_t start_latent(const LatentMaps& maps, const LatentCall& call, cudaStream_t stream) {
     static OnceADevice ready;
-    const cudaError_t error = ready([] {
-        return cudaFuncSetAttribute(derby_latent_attention<F>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                    int(sizeof(typename F::Shared)));
-    });
+    const cudaError_t error = ready.allow_shared_memory<derby_latent_attention<F>, sizeof(typename F::Shared)>();
     if (error != cudaSuccess) return error;
     const LaunchShape shape{call.plan.workers * call.head_blocks, latent::THREADS, int(sizeof(typename F::Shared)), F::CTAS};
     return launch(derby_latent_attention<F>, shape, stream, maps, call);

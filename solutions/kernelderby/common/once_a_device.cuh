@@ -20,4 +20,10 @@ class OnceADevice {
     if (error == cudaSuccess && device < MOST) done[device] = true;
     return error;
   }
+
+  // Allows KERNEL so many bytes of dynamic shared memory.
+  template <auto KERNEL, int BYTES>
+  __forceinline__ cudaError_t allow_shared_memory() {
+    return (*this)([] { return cudaFuncSetAttribute(KERNEL, cudaFuncAttributeMaxDynamicSharedMemorySize, BYTES); });
+  }
 };

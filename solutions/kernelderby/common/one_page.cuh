@@ -225,11 +225,9 @@ __global__ void __launch_bounds__(32 * W) derby_paged_attention_decode_page(cons
 template <int D, int BLOCKS, int W, bool SLICED>
 static cudaError_t start(const Arguments& given, int sequences, cudaStream_t stream) {
   using S = Shape<D, BLOCKS, W, SLICED>;
-  auto kernel = derby_paged_attention_decode_page<D, BLOCKS, W, SLICED>;
+  constexpr auto kernel = derby_paged_attention_decode_page<D, BLOCKS, W, SLICED>;
   static OnceADevice ready;
-  cudaError_t error = ready([&] {
-    return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(sizeof(typename S::Shared)));
-  });
+  cudaError_t error = ready.allow_shared_memory<kernel, sizeof(typename S::Shared)>();
   if (error != cudaSuccess) return error;
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(BLOCKS * given.kv_heads, sequences);

@@ -215,11 +215,9 @@ __global__ void __launch_bounds__(THREADS, 1) derby_mla_decode_attention_tile(co
 template <int T, int BLOCKS>
 static cudaError_t start(const Arguments& given, int sequences, cudaStream_t stream) {
   using S = Shape<T, BLOCKS>;
-  auto kernel = derby_mla_decode_attention_tile<T, BLOCKS>;
+  constexpr auto kernel = derby_mla_decode_attention_tile<T, BLOCKS>;
   static OnceADevice ready;
-  cudaError_t error = ready([&] {
-    return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(sizeof(typename S::Shared)));
-  });
+  cudaError_t error = ready.allow_shared_memory<kernel, sizeof(typename S::Shared)>();
   if (error != cudaSuccess) return error;
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(BLOCKS * ((given.heads + HEADS - 1) / HEADS), sequences);
