@@ -8,7 +8,6 @@
 #include <cuda_bf16.h>
 
 #include "hopper_tiles.cuh"
-#include "pipeline.cuh"
 
 namespace derby {
 
@@ -34,15 +33,6 @@ struct FewProblem {
     Out* output;
     int m, n, k_blocks, x_box, splits;
 };
-
-__device__ __forceinline__ Few& few_shared() {
-#ifdef __CUDACC__
-    extern __shared__ __align__(1024) uint8_t raw[];
-    return *reinterpret_cast<Few*>(raw);
-#else
-    return *static_cast<Few*>(emulated_shared_memory());
-#endif
-}
 
 // Scales of x times those of the weight, for k blocks [from, to) and the tile's rows, of which x has `rows`. All loads
 // are issued at once. x_scale, w_scale: of the tile's first row and of its columns.
@@ -135,7 +125,7 @@ template <class Out>
 __global__ void __launch_bounds__(Few::THREADS, 2)
     derby_block_scaled_mm_few(const __grid_constant__ CUtensorMap x_map, const __grid_constant__ CUtensorMap w_map,
                               const FewProblem<Out> problem) {
-    Few& shared = few_shared();
+    Few& shared = dynamic_shared<Few>();
     const int warp = threadIdx.x / WARP, splits = problem.splits, tile = blockIdx.x / splits, rank = blockIdx.x % splits;
     const int down = (problem.m + Few::ROWS - 1) / Few::ROWS;
     const int row = tile % down * Few::ROWS, column = tile / down * Few::COLUMNS;

@@ -51,7 +51,7 @@ struct Shared {
     uint8_t slab[F::CONSUMERS / WARP][F::SLABS][BOX];
     float joined[F::SPLIT ? F::ROWS * F::COLUMNS : 1];  // what the warpgroups hand to each other
     float scale[F::STAGES][F::ROWS];
-    Barriers<F::STAGES> barriers;
+    Pipeline<F::STAGES> barriers;
 };
 
 struct Problem {
@@ -94,13 +94,13 @@ __device__ void load_scales(Shared<F>& shared, const Problem& problem) {
             for (int j = 0; j < 4; ++j) {
                 if (k + j >= k_blocks) break;
                 const uint32_t s = step % F::STAGES;
-                mbarrier_wait(shared_address(&shared.barriers.empty[s]), (step / F::STAGES & 1) ^ 1);
+                mbarrier_wait(shared.barriers.empty(s), (step / F::STAGES & 1) ^ 1);
 #pragma unroll
                 for (int i = 0; i < EACH; ++i)
                     shared.scale[s][first + i * 2 * WARP] = reinterpret_cast<const float(&)[4]>(scale[i])[j] *
                                                             reinterpret_cast<const float(&)[4]>(w)[j];
                 __syncwarp();
-                if (lane == 0) mbarrier_arrive(shared_address(&shared.barriers.full[s]));
+                if (lane == 0) mbarrier_arrive(shared.barriers.full(s));
                 ++step;
             }
         }
@@ -166,7 +166,7 @@ __device__ __forceinline__ void multiply(Shared<F>& shared, const Problem& probl
     float upper[HALVES], lower[HALVES];  // of the block that comes next
     auto next_is_there = [&](uint32_t now) {
         const uint32_t s = now % F::STAGES;
-        mbarrier_wait(shared_address(&shared.barriers.full[s]), now / F::STAGES & 1);
+        mbarrier_wait(shared.barriers.full(s), now / F::STAGES & 1);
 #pragma unroll
         for (int h = 0; h < HALVES; ++h)
             upper[h] = shared.scale[s][row + h * 64], lower[h] = shared.scale[s][row + h * 64 + 8];
@@ -210,17 +210,11 @@ __device__ __forceinline__ void multiply(Shared<F>& shared, const Problem& probl
 
 // Until at most `pending` of this thread's groups of stores still read shared memory: a number that unrolling makes a
 // constant, up to 7.
+template <int MOST = 7>
 __device__ __forceinline__ void bulk_wait_group_read(int pending) {
-    switch (pending) {
-        case 0: return bulk_wait_group_read<0>();
-        case 1: return bulk_wait_group_read<1>();
-        case 2: return bulk_wait_group_read<2>();
-        case 3: return bulk_wait_group_read<3>();
-        case 4: return bulk_wait_group_read<4>();
-        case 5: return bulk_wait_group_read<5>();
-        case 6: return bulk_wait_group_read<6>();
-        default: return bulk_wait_group_read<7>();
-    }
+    if constexpr (MOST > 0)
+        if (pending < MOST) return bulk_wait_group_read<MOST - 1>(pending);
+    bulk_wait_group_read<MOST>();
 }
 
 // 16 rows of 32 columns in float32, 16 registers. Odd rows write their 8 columns in another order, so that the four
@@ -325,8 +319,7 @@ template <class F>
 __global__ void __launch_bounds__(F::THREADS, 1)
     derby_block_scaled_mm(const __grid_constant__ CUtensorMap x_map, const __grid_constant__ CUtensorMap w_map,
                           const __grid_constant__ CUtensorMap out_map, const Problem problem) {
-    extern __shared__ __align__(1024) uint8_t raw[];
-    Shared<F>& shared = *reinterpret_cast<Shared<F>*>(raw);
+    Shared<F>& shared = dynamic_shared<Shared<F>>();
     const int warp = threadIdx.x / WARP;
     if (threadIdx.x == 0) prefetch_tensor_map(&x_map), prefetch_tensor_map(&w_map), prefetch_tensor_map(&out_map);
     set_up<F>(shared.barriers, 3);  // TMA and the two warps with scales

@@ -28,7 +28,7 @@ __device__ __forceinline__ void turned_product(float* d, const uint32_t* left, u
     }
 }
 
-// state += corrections (decayed to the chunk's end) times its keys.
+// state += corrections (decayed to the chunk's end) times its keys. Of the outputs: += scores times values.
 __device__ __forceinline__ void add_corrections(float* state, const uint32_t* decayed, uint32_t keys) {
     pin<STATE_VALUES>(state);
     wgmma_fence();

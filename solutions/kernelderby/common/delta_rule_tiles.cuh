@@ -3,6 +3,7 @@
 // A tile has rows of 64 bf16 values (128 bytes) with the 128-byte swizzle: of a chunk's 64 tokens, or of 64 or 128 keys.
 // 128 columns are two tiles, one behind the other.
 #pragma once
+#include "dynamic_shared.cuh"
 #include "launch.cuh"
 #include "once_a_device.cuh"
 #include "pipeline.cuh"
@@ -14,17 +15,6 @@ constexpr int CHUNK = 64;                        // tokens
 constexpr int HALF = 64, ROW_BYTES = 128;        // columns of a tile
 constexpr int TILE_BYTES = CHUNK * ROW_BYTES;    // of 64 rows
 constexpr float LOG2_E = 1.4426950408889634f;
-
-// All shared memory of a kernel is one struct at the start of the dynamic shared memory.
-template <class T>
-__device__ __forceinline__ T& dynamic_shared() {
-#ifdef __CUDACC__
-    extern __shared__ __align__(1024) unsigned char bytes[];
-    return *reinterpret_cast<T*>(bytes);
-#else
-    return *static_cast<T*>(emulated_shared_memory());
-#endif
-}
 
 // Address of 16 bytes in a tile: `group` of eight columns of a row.
 __device__ __forceinline__ uint32_t tile_place(uint32_t tile, int row, int group) {

@@ -151,7 +151,7 @@ __global__ void __launch_bounds__(F::THREADS, F::RESIDENT)
     derby_dense_gemm(const __grid_constant__ CUtensorMap a_map, const __grid_constant__ CUtensorMap b_map,
                      const __grid_constant__ CUtensorMap out_map, const __grid_constant__ CUtensorMap multiplier_map,
                      const Problem problem) {
-    Shared<F>& shared = all_shared<Shared<F>>();
+    Shared<F>& shared = dynamic_shared<Shared<F>>();
     // Made the same in all lanes in a way that the compiler sees; otherwise the loop's addresses go through vector
     // registers.
     const int warp = __shfl_sync(~0u, threadIdx.x / WARP, 0);

@@ -5,6 +5,7 @@
 #include <cuda_fp16.h>
 
 #include "dense_tiles.cuh"
+#include "dynamic_shared.cuh"
 #include "pipeline.cuh"
 #include "wgmma.cuh"
 
@@ -13,16 +14,6 @@ namespace derby {
 constexpr int SLAB = 8 * 128, SLABS = 2;  // bytes: 8 rows of 64 columns of output; slabs of a warp in turn, LATER
 
 // The kernel's shared memory.
-template <class T>
-__device__ __forceinline__ T& all_shared() {
-#ifdef __CUDACC__
-    extern __shared__ __align__(1024) uint8_t raw[];
-    return *reinterpret_cast<T*>(raw);
-#else
-    return *static_cast<T*>(emulated_shared_memory());
-#endif
-}
-
 template <class F>
 struct Shared {
     uint8_t stages[F::STAGES][F::STAGE];  // a's rows, then b's

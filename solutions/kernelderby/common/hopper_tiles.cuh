@@ -4,9 +4,10 @@
 // of stages, each a block of 128 bytes along k: `full` counts the bytes that have come (and what else the kernel adds),
 // `empty` the consumer warps that are done with it, in every CTA that the stage's bytes were multicast to.
 #pragma once
+#include "dynamic_shared.cuh"
 #include "launch.cuh"
 #include "once_a_device.cuh"
-#include "tma.cuh"
+#include "pipeline.cuh"
 #include "wgmma.cuh"
 
 namespace derby {
@@ -41,11 +42,6 @@ template <class F>
 struct Ring {
     uint8_t x[F::STAGES][F::ROWS * ROW_BYTES];
     uint8_t w[F::STAGES][F::COLUMNS * ROW_BYTES];
-};
-
-template <int STAGES>
-struct Barriers {
-    uint64_t full[STAGES], empty[STAGES];
 };
 
 struct Extent {
@@ -84,7 +80,7 @@ struct Walk {
 
 // One thread: all loads of this CTA. BLOCK: values of a stage along k.
 template <class F, int BLOCK>
-__device__ __forceinline__ void load_operands(Ring<F>& ring, Barriers<F::STAGES>& barriers, const CUtensorMap* x_map,
+__device__ __forceinline__ void load_operands(Ring<F>& ring, const Pipeline<F::STAGES>& barriers, const CUtensorMap* x_map,
                                               const CUtensorMap* w_map, const Extent& extent) {
     constexpr uint16_t ALL = (1 << F::CLUSTER) - 1;
     uint32_t step = 0;
@@ -97,8 +93,8 @@ __device__ __forceinline__ void load_operands(Ring<F>& ring, Barriers<F::STAGES>
         const int inside = max((min(rows, extent.m - tile.x) + F::X_BOX - 1) / F::X_BOX * F::X_BOX, 0);
         for (int k = 0; k < extent.k_blocks; ++k, ++step) {
             const uint32_t s = step % F::STAGES;
-            mbarrier_wait(shared_address(&barriers.empty[s]), (step / F::STAGES & 1) ^ 1);
-            const uint32_t full = shared_address(&barriers.full[s]);
+            mbarrier_wait(barriers.empty(s), (step / F::STAGES & 1) ^ 1);
+            const uint32_t full = barriers.full(s);
             mbarrier_arrive_expect_tx(full, (inside + F::COLUMNS) * ROW_BYTES);
 #pragma unroll
             for (int i = 0; i < F::X_PART; i += F::X_BOX) {
@@ -118,24 +114,17 @@ __device__ __forceinline__ void load_operands(Ring<F>& ring, Barriers<F::STAGES>
 
 // Says that a consumer warp is done with stage s.
 template <class F>
-__device__ __forceinline__ void release(Barriers<F::STAGES>& barriers, uint32_t s) {
+__device__ __forceinline__ void release(const Pipeline<F::STAGES>& barriers, uint32_t s) {
     const int lane = threadIdx.x % WARP;
-    const uint32_t empty = shared_address(&barriers.empty[s]);
-    if (F::CLUSTER == 1) {
-        if (lane == 0) mbarrier_arrive(empty);
-    } else if (lane < F::CLUSTER) {
-        mbarrier_arrive_remote(empty, lane);
-    }
+    if (F::CLUSTER == 1) barriers.release({s, 0});
+    else if (lane < F::CLUSTER) mbarrier_arrive_remote(barriers.empty(s), lane);
 }
 
 // All threads, before anything else. full_arrivals: one for the loads, and one for each other producer.
 template <class F>
-__device__ __forceinline__ void set_up(Barriers<F::STAGES>& barriers, int full_arrivals) {
+__device__ __forceinline__ void set_up(Pipeline<F::STAGES>& barriers, int full_arrivals) {
     if (threadIdx.x == 0) {
-        for (int s = 0; s < F::STAGES; ++s) {
-            mbarrier_init(shared_address(&barriers.full[s]), full_arrivals);
-            mbarrier_init(shared_address(&barriers.empty[s]), F::EMPTY_ARRIVALS);
-        }
+        barriers.init(full_arrivals, F::EMPTY_ARRIVALS);
         fence_mbarrier_init();
     }
     if (F::CLUSTER > 1) cluster_sync();

@@ -47,7 +47,7 @@ static_assert(sizeof(CombineShared) <= 48 * 1024, "more would need an attribute 
 __global__ void __launch_bounds__(COMBINE_THREADS, 1)
 derby_latent_combine(const __grid_constant__ LatentCall call) {
     using latent::LATENT, latent::HEADS;
-    CombineShared& shared = latent::shared_memory<CombineShared>();
+    CombineShared& shared = dynamic_shared<CombineShared>();
     const int share = blockIdx.x % COMBINE_SHARES, head_block = blockIdx.x / COMBINE_SHARES % call.head_blocks;
     const int worker = blockIdx.x / COMBINE_SHARES / call.head_blocks + 1, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     wait_for_previous_kernel();

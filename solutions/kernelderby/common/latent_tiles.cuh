@@ -14,6 +14,7 @@
 #include <cuda.h>
 #include <cuda_bf16.h>
 
+#include "dynamic_shared.cuh"
 #include "latent_plan.cuh"
 #include "pipeline.cuh"
 #include "wgmma.cuh"
@@ -71,17 +72,6 @@ struct Form {
     };
     static_assert(sizeof(Shared) <= 227 * 1024, "shared memory of a multiprocessor");
 };
-
-// All shared memory of a kernel is one struct at the start of the dynamic shared memory.
-template <class T>
-__device__ __forceinline__ T& shared_memory() {
-#ifdef __CUDACC__
-    extern __shared__ __align__(1024) unsigned char bytes[];
-    return *reinterpret_cast<T*>(bytes);
-#else
-    return *static_cast<T*>(emulated_shared_memory());
-#endif
-}
 
 __device__ __forceinline__ float inverse(float sum) { return sum > 0 ? __fdividef(1, sum) : 0; }  // 0: no token
 
@@ -446,7 +436,7 @@ template <class F>
 __global__ void __launch_bounds__(latent::THREADS, 1)
 derby_latent_attention(const __grid_constant__ LatentMaps maps, const __grid_constant__ LatentCall call) {
     using namespace latent;
-    auto& shared = shared_memory<typename F::Shared>();
+    auto& shared = dynamic_shared<typename F::Shared>();
     let_next_kernel_start();
     const int worker = blockIdx.x / call.head_blocks, head_block = blockIdx.x % call.head_blocks;
     if (threadIdx.x == 0) set_up<F>(maps, shared);

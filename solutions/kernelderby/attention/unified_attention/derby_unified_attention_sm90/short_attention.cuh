@@ -197,8 +197,7 @@ __global__ void __launch_bounds__(Sizes<HEAD_DIM>::THREADS, 1)
                           const __grid_constant__ CUtensorMap value_rows, const __grid_constant__ CUtensorMap outputs,
                           const __grid_constant__ Parameters p) {
     using S = Sizes<HEAD_DIM>;
-    extern __shared__ __align__(1024) uint8_t raw[];
-    Shared<S>& shared = *reinterpret_cast<Shared<S>*>(raw);
+    Shared<S>& shared = dynamic_shared<Shared<S>>();
     if (threadIdx.x >= S::CONSUMERS * WARPGROUP) {
         setmaxnreg_dec<S::PRODUCER_REGISTERS>();
         const int warp = threadIdx.x / WARP % 4;

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
+#include "dynamic_shared.cuh"
 #include "tma.cuh"
 #include "wgmma.cuh"
 

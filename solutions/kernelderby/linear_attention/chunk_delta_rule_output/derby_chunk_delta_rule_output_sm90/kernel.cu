@@ -3,7 +3,7 @@
 // Three products on one warpgroup: scores = q k^T, q h and, after decay and mask on the scores in registers, scores v on
 // top of the decayed q h. All operands are loaded by TMA at once; two blocks a multiprocessor hide each other's loads.
 // Constraints: sm_90a, key_dim and value_dim 128, all tensors at addresses that 16 divides.
-#include "delta_rule_tiles.cuh"
+#include "delta_rule_segments.cuh"
 
 using namespace derby;
 
@@ -87,14 +87,7 @@ __global__ void __launch_bounds__(THREADS, 2) derby_delta_rule_output(
 #pragma unroll
     for (int i = 0; i < 64; ++i) total[i] *= kept[i / 2 % 2];
     mbarrier_wait(v_ready, 0);
-    pin<64>(total);
-    wgmma_fence();
-#pragma unroll
-    for (int step = 0; step < 4; ++step) {
-        wgmma_bf16_rs<128, Major::MN>(total, operand + 4 * step,
-                                      descriptor_of(descriptor_low(v, TILE_BYTES) + 128 * step), 1);
-    }
-    wgmma_commit_group();
+    add_corrections(total, operand, v);
     wgmma_wait_group<0>();
     pin<64>(total);
     __syncthreads();  // outputs go where q lay
