@@ -28,8 +28,8 @@ __device__ __forceinline__ void tma_load(uint32_t to, const void* map, uint32_t 
         ::"r"(to), "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z), "r"(w) : "memory");
 }
 
-// Cache policies, as createpolicy makes them of all lines: for bytes that are read once; for bytes that are read again.
-constexpr uint64_t EVICT_FIRST = 0x12F0000000000000, EVICT_LAST = 0x14F0000000000000;
+// A cache policy, as createpolicy makes it of all lines, for bytes that are read once.
+constexpr uint64_t EVICT_FIRST = 0x12F0000000000000;
 
 __device__ __forceinline__ void tma_load_hint(uint32_t to, const void* map, uint32_t barrier, uint64_t policy, int x,
                                               int y) {
@@ -44,13 +44,6 @@ __device__ __forceinline__ void tma_load_hint(uint32_t to, const void* map, uint
         "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint"
         " [%0], [%1, {%4, %5, %6}], [%2], %3;"
         ::"r"(to), "l"(map), "r"(barrier), "l"(policy), "r"(x), "r"(y), "r"(z) : "memory");
-}
-__device__ __forceinline__ void tma_load_hint(uint32_t to, const void* map, uint32_t barrier, uint64_t policy, int x,
-                                              int y, int z, int w) {
-    asm volatile(
-        "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint"
-        " [%0], [%1, {%4, %5, %6, %7}], [%2], %3;"
-        ::"r"(to), "l"(map), "r"(barrier), "l"(policy), "r"(x), "r"(y), "r"(z), "r"(w) : "memory");
 }
 
 // The same box into the CTAs of the cluster that `ctas` names by bits, at its place in each and counted by the mbarrier
@@ -106,13 +99,6 @@ __device__ __forceinline__ void bulk_reduce_add_bf16(void* to, uint32_t from, in
     asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.noftz.bf16 [%0], [%1], %2;"
                  ::"l"(to), "r"(from), "r"(bytes) : "memory");
 }
-__device__ __forceinline__ void bulk_reduce_add_f32(void* to, uint32_t from, int bytes) {
-    asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;"
-                 ::"l"(to), "r"(from), "r"(bytes) : "memory");
-}
-__device__ __forceinline__ void bulk_prefetch_l2(const void* from, int bytes) {
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], [%1];" ::"l"(from), "r"(bytes) : "memory");
-}
 
 __device__ __forceinline__ void bulk_commit_group() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 
@@ -160,16 +146,10 @@ __device__ __forceinline__ void cp_async_wait_group() {
 }
 __device__ __forceinline__ void cp_async_wait_all() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
-// <#data-movement-and-conversion-instructions-createpolicy> L2 keeps these lines when it has to drop some; drops these
-// first.
+// <#data-movement-and-conversion-instructions-createpolicy> L2 keeps these lines when it has to drop some.
 __device__ __forceinline__ uint64_t keep_policy() {
     uint64_t policy;
     asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
-    return policy;
-}
-__device__ __forceinline__ uint64_t drop_policy() {
-    uint64_t policy;
-    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
     return policy;
 }
 

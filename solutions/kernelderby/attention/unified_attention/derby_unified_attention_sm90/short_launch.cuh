@@ -93,14 +93,8 @@ static int launch(const Call& call) {
     static const EncodeTensorMap encode = derby::find_encode();
     if (call.num_tokens == 0 || call.num_seqs == 0) return 0;
     const int group = call.query_heads / call.kv_heads;
-    Parameters p = {};
-    p.first_rows = call.cu_seqlens_q;
-    p.lengths = call.seq_lens;
-    p.table = call.block_table;
-    p.output = static_cast<__nv_bfloat16*>(call.output);
-    p.table_width = call.table_width;
-    p.query_heads = call.query_heads;
-    p.kv_heads = call.kv_heads;
+    Parameters p = {call.cu_seqlens_q, call.seq_lens, call.block_table, static_cast<__nv_bfloat16*>(call.output),
+                    call.table_width, call.query_heads, call.kv_heads};
     choose_tile(group, call.max_query_len, &p.tile_heads, &p.tile_tokens);
     p.head_groups.set(group / p.tile_heads);
     p.by_tokens.set(p.tile_tokens);
