@@ -1,6 +1,7 @@
 // The order of a batch's sequences in long attention: those with most keys first, so that what is begun last is short.
 #pragma once
 #include "attention_shape.cuh"
+#include "lanes.cuh"
 
 namespace derby {
 
@@ -40,12 +41,7 @@ __device__ __forceinline__ void sort_sequences(const AttentionCall& call, Shared
         int all = 0;
         for (int first = 0; first < call.num_seqs; first += 32) {
             const int at = first + threadIdx.x, here = at < call.num_seqs ? load_shared_i32(shared.before(at)) : 0;
-            int sum = here;
-#pragma unroll
-            for (int step = 1; step < 32; step *= 2) {
-                const int lower = __shfl_up_sync(0xffffffff, sum, step);
-                if (threadIdx.x >= step) sum += lower;
-            }
+            const int sum = sum_up_to(here, threadIdx.x);
             if (at < call.num_seqs) store_shared(shared.before(at), all + sum - here);
             all += __shfl_sync(0xffffffff, sum, 31);
         }

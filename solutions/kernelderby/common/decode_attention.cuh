@@ -15,6 +15,7 @@
 // so) and room for the parts.
 #pragma once
 #include "decode_mma.cuh"
+#include "lanes.cuh"
 
 namespace derby_decode {
 
@@ -87,12 +88,7 @@ struct Decode {
 
     // upto: the sum of `own` over this thread and those before it. all: over all threads.
     __device__ __forceinline__ void sum_up(int own, int& upto, int& all) {
-        upto = own;
-#pragma unroll
-        for (int step = 1; step < 32; step *= 2) {
-            const int other = __shfl_up_sync(~0u, upto, step);
-            if (lane >= step) upto += other;
-        }
+        upto = sum_up_to(own, lane);
         __syncthreads();
         if (lane == 31) shared.sums[warp] = upto;
         __syncthreads();

@@ -8,6 +8,7 @@
 // Constraints: sm_90a, key_dim 128, all tensors at addresses that 16 divides.
 #pragma once
 #include "delta_rule_gates.cuh"
+#include "lanes.cuh"
 
 namespace derby {
 
@@ -70,12 +71,7 @@ __device__ __forceinline__ void gather_gates(PrepareShared& shared, const DeltaR
         steps[i] = inside ? log_decay(rate, bias, problem.a[at]) * LOG2_E : 0.0f;
         betas[i] = inside ? sigmoid(__bfloat162float(problem.b[at])) : 0.0f;
     }
-    float sum = steps[0] + steps[1];
-#pragma unroll
-    for (int apart = 1; apart < 32; apart *= 2) {
-        const float before = __shfl_up_sync(0xffffffffu, sum, apart);
-        if (lane >= apart) sum += before;
-    }
+    const float sum = sum_up_to(steps[0] + steps[1], lane);
     shared.g[2 * lane] = sum - steps[1], shared.g[2 * lane + 1] = sum;
     shared.beta[2 * lane] = betas[0], shared.beta[2 * lane + 1] = betas[1];
 }

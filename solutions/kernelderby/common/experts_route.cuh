@@ -4,6 +4,7 @@
 // up to 16 CTAs, for which the host sets the attribute of larger clusters.
 #pragma once
 #include "experts_common.cuh"
+#include "lanes.cuh"
 
 namespace derby {
 
@@ -59,12 +60,7 @@ derby_experts_route(const int* __restrict__ topk_ids, const float* __restrict__ 
             before += b < block ? counts[b][thread] : 0;
             total += counts[b][thread];
         }
-        rows = total;
-#pragma unroll
-        for (int step = 1; step < 32; step *= 2) {
-            const int more = __shfl_up_sync(~0u, rows, step);
-            if (thread % 32 >= step) rows += more;
-        }
+        rows = sum_up_to(total, thread % 32);
         if (thread % 32 == 31) warp_sums[thread / 32] = rows;
     }
     __syncthreads();

@@ -8,6 +8,8 @@
 
 #include <cstdint>
 
+#include "lanes.cuh"
+
 namespace derby {
 
 struct LatentPlan {
@@ -59,12 +61,7 @@ __device__ const LatentRange& find_range(const LatentPlan& plan, int worker, int
         const int b = round + threadIdx.x;
         const int tiles = round == 0 ? first_tiles : b < plan.batch ? tiles_of<TILE>(length_of(plan, b)) : 0;
         const int cost = b < plan.batch ? tiles + plan.overhead : 0;
-        int upto = cost;
-#pragma unroll
-        for (int step = 1; step < 32; step *= 2) {
-            const int other = __shfl_up_sync(~0u, upto, step);
-            if (lane >= step) upto += other;
-        }
+        const int upto = sum_up_to(cost, lane);
         __syncthreads();
         if (lane == 31) scratch[warp] = upto;
         __syncthreads();
