@@ -10,16 +10,6 @@ __device__ __forceinline__ void after(float x) {
     if (x < 0.0f) __trap();
 }
 
-__device__ __forceinline__ float quad_max(float x) {
-    x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, 1));
-    return fmaxf(x, __shfl_xor_sync(0xffffffff, x, 2));
-}
-
-__device__ __forceinline__ float quad_sum(float x) {
-    x += __shfl_xor_sync(0xffffffff, x, 1);
-    return x + __shfl_xor_sync(0xffffffff, x, 2);
-}
-
 constexpr float OUTGROWN = 8.0f, LARGE_SUM = 1.1529215e18f;  // powers of two; 2^60
 
 // Of one thread's two rows. Weights are 2^(score scale - origin). If the origin is a row's largest score, that key's

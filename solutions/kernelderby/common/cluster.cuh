@@ -26,6 +26,8 @@ __device__ __forceinline__ void cluster_sync() {
   __cluster_barrier_wait();
 }
 
+struct Nothing { int unused; };  // the shared memory of a kernel that has none
+
 // Launches `kernel` with sizeof(Shared) bytes of shared memory; cluster > 1 along x. Clusters of up to 16 blocks.
 template <class Shared, class Kernel, class... Arguments>
 cudaError_t launch(Kernel kernel, dim3 grid, int threads, int cluster, cudaStream_t stream, Arguments... arguments) {

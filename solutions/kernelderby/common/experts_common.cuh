@@ -7,6 +7,7 @@
 #include <cstddef>
 #include "experts_parts.cuh"
 #include "experts_schedule.cuh"
+#include "lanes.cuh"
 #include "tma.cuh"
 #include "wgmma.cuh"
 

@@ -277,18 +277,14 @@ __device__ __forceinline__ void finish_second_plain(Shared<C>& shared, const typ
             const int row = i + first;
             const uint4 v = load_shared16(shared_address(staging) + row * PITCH + lane % (2 * LANES) * 16);
             if (chunk + row < place.rows && inside && (AT_ONCE <= CHUNK || row < CHUNK)) {
+                const int out_row = STORES ? place.first_row + chunk + row : shared.pair[0][chunk + row].x;
+                const size_t at = size_t(out_row) * arguments.hidden + column;
                 if constexpr (STORES)
-                    *reinterpret_cast<uint4*>(arguments.results +
-                                              size_t(place.first_row + chunk + row) * arguments.hidden + column) = v;
+                    *reinterpret_cast<uint4*>(arguments.results + at) = v;
                 else if constexpr (PACKED)
-                    reduce_add_bf16x8(static_cast<__nv_bfloat16*>(arguments.out) +
-                                          size_t(shared.pair[0][chunk + row].x) * arguments.hidden + column,
-                                      v.x, v.y, v.z, v.w);
+                    reduce_add_bf16x8(static_cast<__nv_bfloat16*>(arguments.out) + at, v);
                 else
-                    reduce_add_f32x4(static_cast<float*>(arguments.out) +
-                                         size_t(shared.pair[0][chunk + row].x) * arguments.hidden + column,
-                                     __uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z),
-                                     __uint_as_float(v.w));
+                    reduce_add_f32x4(static_cast<float*>(arguments.out) + at, v);
             }
         }
     }

@@ -4,7 +4,6 @@
 // up to 16 CTAs, for which the host sets the attribute of larger clusters.
 #pragma once
 #include "experts_common.cuh"
-#include "lanes.cuh"
 
 namespace derby {
 

@@ -24,8 +24,7 @@ __device__ __forceinline__ void finish_first_wide(Shared<C>& shared, const typen
 #pragma unroll
         for (int j = 0; j < 16; ++j)
             most = fmaxf(most, fmaxf(fabsf(sums[4 * j + 2 * half]), fabsf(sums[4 * j + 2 * half + 1])));
-        most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
-        most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
+        most = quad_max(most);
         const float scale = most * (1.0f / FP8_MOST), inverse = __fdividef(FP8_MOST, most);
         if (lane % 4 == 0 && warp * 16 + row < place.rows)
             arguments.act_scale[size_t(place.first_row + warp * 16 + row) * (arguments.intermediate / BLOCK) +
@@ -94,7 +93,7 @@ __device__ __forceinline__ void finish_second_wide(Shared<C>& shared, const type
                 if constexpr (STORES)
                     *reinterpret_cast<uint4*>(out[i] + chunk * 64) = v;
                 else
-                    reduce_add_bf16x8(out[i] + chunk * 64, v.x, v.y, v.z, v.w);
+                    reduce_add_bf16x8(out[i] + chunk * 64, v);
             }
         }
     }

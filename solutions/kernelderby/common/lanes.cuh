@@ -1,4 +1,4 @@
-// Sums over the lanes of a warp.
+// Sums and maxima over the lanes of a warp.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -11,4 +11,14 @@ __device__ __forceinline__ T sum_up_to(T value, Lane lane) {
         if (lane >= step) value += before;
     }
     return value;
+}
+
+// Over the four lanes of a quad, which hold a row of a matrix product.
+__device__ __forceinline__ float quad_max(float x) {
+    x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
+    return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
+}
+__device__ __forceinline__ float quad_sum(float x) {
+    x += __shfl_xor_sync(~0u, x, 1);
+    return x + __shfl_xor_sync(~0u, x, 2);
 }

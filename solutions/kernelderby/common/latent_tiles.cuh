@@ -265,8 +265,7 @@ struct Kernel {
         }
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-            greatest[i] = fmaxf(greatest[i], __shfl_xor_sync(~0u, greatest[i], 1));
-            greatest[i] = fmaxf(greatest[i], __shfl_xor_sync(~0u, greatest[i], 2));
+            greatest[i] = quad_max(greatest[i]);
             if (greatest[i] > most[i] + GROWTH) {
                 factor[i] = exp2_approx(most[i] - greatest[i]);
                 most[i] = greatest[i];
@@ -294,8 +293,7 @@ struct Kernel {
         if (last) {
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
-                float all = sum[i] + __shfl_xor_sync(~0u, sum[i], 1);
-                all += __shfl_xor_sync(~0u, all, 2);
+                const float all = quad_sum(sum[i]);
                 if (lane % 4 == 0) shared.sum[slot][row() + 8 * i] = all, shared.most[slot][row() + 8 * i] = most[i];
             }
         }

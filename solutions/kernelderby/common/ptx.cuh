@@ -235,12 +235,14 @@ __device__ __forceinline__ void take_ticket(int* counter, bool wanted, int& befo
 __device__ __forceinline__ void prefetch_l2(const void* from) { asm volatile("prefetch.global.L2 [%0];" ::"l"(from)); }
 
 // Add 8 bf16 or 4 float32 values in device memory at a 16-byte aligned address.
-__device__ __forceinline__ void reduce_add_bf16x8(void* to, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
-    asm volatile("red.global.add.noftz.v4.bf16x2 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(a), "r"(b), "r"(c), "r"(d)
+__device__ __forceinline__ void reduce_add_bf16x8(void* to, const uint4& v) {
+    asm volatile("red.global.add.noftz.v4.bf16x2 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
                  : "memory");
 }
-__device__ __forceinline__ void reduce_add_f32x4(float* to, float a, float b, float c, float d) {
-    asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(a), "f"(b), "f"(c), "f"(d) : "memory");
+__device__ __forceinline__ void reduce_add_f32x4(float* to, const uint4& bits) {
+    asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};"
+                 ::"l"(to), "f"(__uint_as_float(bits.x)), "f"(__uint_as_float(bits.y)), "f"(__uint_as_float(bits.z)),
+                 "f"(__uint_as_float(bits.w)) : "memory");
 }
 
 // 8 x 8 matrices of 16 bits, products of a warp ----------------------------------- <#warp-level-matrix-instructions>

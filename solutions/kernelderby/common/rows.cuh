@@ -192,3 +192,16 @@ int start(const Rows& rows, int columns, int threads, int stream, bool ahead, cu
   (is(Forms{}) || ...);
   return error;
 }
+
+// An operator's kernel, compiled for each Form, and where start() finds it.
+#define DERBY_ROWS_KERNEL(NAME, OPERATOR) \
+  namespace { \
+  template <class F> \
+  __global__ void __launch_bounds__(F::THREADS) NAME(Rows rows) { \
+    normalize<OPERATOR, F>(rows, shared_memory<Sums>()); \
+  } \
+  struct Kernels { \
+    template <class F> \
+    static auto of() { return NAME<F>; } \
+  }; \
+  }

@@ -141,8 +141,7 @@ struct Kernel {
         s[2 * i + 1] = token + 1 < length ? both.y * given.scale : -INFINITY;
         greatest = fmaxf(greatest, fmaxf(s[2 * i], s[2 * i + 1]));
       }
-      greatest = fmaxf(greatest, __shfl_xor_sync(~0u, greatest, 1));
-      greatest = fmaxf(greatest, __shfl_xor_sync(~0u, greatest, 2));
+      greatest = quad_max(greatest);
       float factor = share(most[n], greatest);
       most[n] = greatest;
       sum[n] *= factor;
@@ -210,10 +209,7 @@ struct Kernel {
     }
     cp_async_wait_group<0>();  // a block without a token has not waited yet
 #pragma unroll
-    for (int n = 0; n < NT; n++) {
-      sum[n] += __shfl_xor_sync(~0u, sum[n], 1);
-      sum[n] += __shfl_xor_sync(~0u, sum[n], 2);
-    }
+    for (int n = 0; n < NT; n++) sum[n] = quad_sum(sum[n]);
     if (given.splits == 1) {
 #pragma unroll
       for (int n = 0; n < NT; n++) {

@@ -6,6 +6,7 @@
 
 #pragma once
 #include "decode_mma.cuh"
+#include "lanes.cuh"
 #include "once_a_device.cuh"
 
 namespace one_tile {
@@ -133,8 +134,7 @@ __global__ void __launch_bounds__(THREADS, 1) derby_mla_decode_attention_tile(co
       s[i].y = token + 1 < length ? s[i].y * a.scale : -INFINITY;
       most = fmaxf(most, fmaxf(s[i].x, s[i].y));
     }
-    most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
-    most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
+    most = quad_max(most);
     uint32_t weights[T / 8];
 #pragma unroll
     for (int i = 0; i < T / 8; i++) {
@@ -158,8 +158,7 @@ __global__ void __launch_bounds__(THREADS, 1) derby_mla_decode_attention_tile(co
         multiply(found[i], x[0], x[1], x[2], x[3], weights[2 * row], weights[2 * row + 1]);
       }
     }
-    sum += __shfl_xor_sync(~0u, sum, 1);
-    sum += __shfl_xor_sync(~0u, sum, 2);
+    sum = quad_sum(sum);
   }
 
   auto write = [&](int group, float4 all, float low, float high) {  // 16 dimensions of 8 heads

@@ -120,11 +120,7 @@ __device__ __forceinline__ void lay_out(Tile<HEAD_DIM>& tile, uint32_t to) {
     const int lane = threadIdx.x % WARP;
     const int row = threadIdx.x % WARPGROUP / WARP * 16 + lane / 8 % 2 * 8 + lane % 8;  // this lane's, for stmatrix
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-        tile.sum[r] += __shfl_xor_sync(~0u, tile.sum[r], 1);
-        tile.sum[r] += __shfl_xor_sync(~0u, tile.sum[r], 2);
-        tile.sum[r] = __fdividef(1.f, tile.sum[r]);
-    }
+    for (int r = 0; r < 2; ++r) tile.sum[r] = __fdividef(1.f, quad_sum(tile.sum[r]));
 #pragma unroll
     for (int k = 0; k < HEAD_DIM / 16; ++k) {
         const int chunk = 2 * k + lane / 16;

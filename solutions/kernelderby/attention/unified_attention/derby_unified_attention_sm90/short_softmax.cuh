@@ -43,8 +43,7 @@ template <int HEAD_DIM>
 __device__ __forceinline__ void settle(Tile<HEAD_DIM>& tile, float* highest, bool first, float scale) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-        highest[r] = fmaxf(highest[r], __shfl_xor_sync(~0u, highest[r], 1));
-        highest[r] = fmaxf(highest[r], __shfl_xor_sync(~0u, highest[r], 2)) * scale;
+        highest[r] = quad_max(highest[r]) * scale;
         if (first) {
             tile.highest[r] = highest[r];
             tile.sum[r] = 0;

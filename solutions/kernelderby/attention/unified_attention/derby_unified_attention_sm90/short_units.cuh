@@ -4,6 +4,7 @@
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 #include "dynamic_shared.cuh"
+#include "lanes.cuh"
 #include "tma.cuh"
 #include "wgmma.cuh"
 

@@ -15,7 +15,6 @@
 namespace {
 
 constexpr int WIDTH = 4;
-struct Nothing { int unused; };
 
 // N bfloat16 in a row, N = 1, 2, 4 or 8, as 32-bit words of two (N = 1: the low half of one).
 template <int N>

@@ -4,19 +4,7 @@
 
 #include "rows.cuh"
 
-namespace {
-
-template <class F>
-__global__ void __launch_bounds__(F::THREADS) derby_fused_add_rms_norm(Rows rows) {
-  normalize<ADD_RMS, F>(rows, shared_memory<Sums>());
-}
-
-struct Kernels {
-  template <class F>
-  static auto of() { return derby_fused_add_rms_norm<F>; }
-};
-
-}  // namespace
+DERBY_ROWS_KERNEL(derby_fused_add_rms_norm, ADD_RMS)
 
 // ahead: rows, 0 for a form without. main.py lists the same forms.
 extern "C" int derby_fused_add_rms_norm_run(const uint4* x, const uint4* residual, const uint4* weight,

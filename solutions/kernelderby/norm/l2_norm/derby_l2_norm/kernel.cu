@@ -4,19 +4,7 @@
 
 #include "rows.cuh"
 
-namespace {
-
-template <class F>
-__global__ void __launch_bounds__(F::THREADS) derby_l2_norm(Rows rows) {
-  normalize<L2, F>(rows, shared_memory<Sums>());
-}
-
-struct Kernels {
-  template <class F>
-  static auto of() { return derby_l2_norm<F>; }
-};
-
-}  // namespace
+DERBY_ROWS_KERNEL(derby_l2_norm, L2)
 
 // ahead: rows, 0 for a form without. main.py lists the same forms.
 extern "C" int derby_l2_norm_run(const uint4* x, uint4* output,

@@ -4,19 +4,7 @@
 
 #include "rows.cuh"
 
-namespace {
-
-template <class F>
-__global__ void __launch_bounds__(F::THREADS) derby_layer_norm(Rows rows) {
-  normalize<LAYER, F>(rows, shared_memory<Sums>());
-}
-
-struct Kernels {
-  template <class F>
-  static auto of() { return derby_layer_norm<F>; }
-};
-
-}  // namespace
+DERBY_ROWS_KERNEL(derby_layer_norm, LAYER)
 
 // ahead: rows, 0 for a form without. main.py lists the same forms.
 extern "C" int derby_layer_norm_run(const uint4* x, const uint4* weight, const uint4* bias, uint4* output,

@@ -10,8 +10,6 @@
 
 namespace {
 
-struct Nothing { int unused; };
-
 // heads: of a token, in memory. touched: how many of them, from the first on, are written. rotated: how many of these,
 // from the first on, are rotated. half: pairs of a head.
 struct Heads {

@@ -13,7 +13,6 @@ namespace {
 
 constexpr int VECTORS = 16;  // of a head: vectors of 8 bfloat16
 constexpr int THREADS = VECTORS / 2;  // of a head
-struct Nothing { int unused; };
 
 struct Heads {
   const uint4 *query, *key;
