@@ -14,6 +14,13 @@ __device__ __forceinline__ T& shared_memory() {
 #endif
 }
 
+// A type of so many bytes that a thread loads or stores at once.
+template <int BYTES> struct Bits;
+template <> struct Bits<16> { using Type = uint4; };
+template <> struct Bits<8> { using Type = uint2; };
+template <> struct Bits<4> { using Type = unsigned; };
+template <> struct Bits<2> { using Type = unsigned short; };
+
 // The same object in the shared memory of block `rank` of the cluster.
 template <class T>
 __device__ __forceinline__ T& in_block(T& mine, int rank) {

@@ -19,20 +19,15 @@ constexpr int WIDTH = 4;
 // N bfloat16 in a row, N = 1, 2, 4 or 8, as 32-bit words of two (N = 1: the low half of one).
 template <int N>
 struct Packed {
-  unsigned words[(N + 1) / 2];
+  using Vector = typename Bits<2 * N>::Type;
+  union {
+    Vector vector;
+    unsigned words[(N + 1) / 2];
+  };
 
   __device__ __forceinline__ void load(const unsigned short* from) {
-    if constexpr (N == 8) {
-      uint4 all = __ldg(reinterpret_cast<const uint4*>(from));
-      words[0] = all.x, words[1] = all.y, words[2] = all.z, words[3] = all.w;
-    } else if constexpr (N == 4) {
-      uint2 all = __ldg(reinterpret_cast<const uint2*>(from));
-      words[0] = all.x, words[1] = all.y;
-    } else if constexpr (N == 2) {
-      words[0] = __ldg(reinterpret_cast<const unsigned*>(from));
-    } else {
-      words[0] = __ldg(from);
-    }
+    if constexpr (N == 1) words[0] = __ldg(from);
+    else vector = __ldg(reinterpret_cast<const Vector*>(from));
   }
   __device__ __forceinline__ void gather(const unsigned short* from, int apart) {
 #pragma unroll
@@ -45,21 +40,13 @@ struct Packed {
     return __uint_as_float(i % 2 ? words[i / 2] & 0xffff0000u : words[i / 2] << 16);
   }
   __device__ __forceinline__ static void store(unsigned short* to, const float (&values)[N]) {
-    unsigned words[(N + 1) / 2];
+    Packed packed;
 #pragma unroll
     for (int i = 0; i < N; i += 2) {
       __nv_bfloat162 pair = __floats2bfloat162_rn(values[i], N == 1 ? 0.0f : values[(i + 1) % N]);
-      words[i / 2] = *reinterpret_cast<unsigned*>(&pair);
+      packed.words[i / 2] = *reinterpret_cast<unsigned*>(&pair);
     }
-    if constexpr (N == 8) {
-      *reinterpret_cast<uint4*>(to) = uint4{words[0], words[1], words[2], words[3]};
-    } else if constexpr (N == 4) {
-      *reinterpret_cast<uint2*>(to) = uint2{words[0], words[1]};
-    } else if constexpr (N == 2) {
-      *reinterpret_cast<unsigned*>(to) = words[0];
-    } else {
-      *to = static_cast<unsigned short>(words[0]);
-    }
+    *reinterpret_cast<Vector*>(to) = packed.vector;
   }
 };
 

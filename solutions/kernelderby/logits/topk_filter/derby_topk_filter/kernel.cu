@@ -30,6 +30,11 @@ struct ClusterShared : RowShared {
 // and are read alternately forwards and backwards, so that those read last are still in the second-level cache.
 template <int ITEMS, int WIDTH>
 struct Values {
+  using Vector = typename Bits<4 * WIDTH>::Type;
+  union Some {
+    float of[WIDTH];
+    Vector vector;
+  };
   const float* row;
   int size;
   float held[ITEMS ? ITEMS : 1];
@@ -105,25 +110,17 @@ struct Values {
       for (int i = 0; i < ITEMS; i += WIDTH) {
         int place = (i / WIDTH * int(blockDim.x) + int(threadIdx.x)) * WIDTH;
         if (place >= size) continue;
-        float kept[WIDTH];
+        Some kept;
 #pragma unroll
-        for (int j = 0; j < WIDTH; j++) kept[j] = held[i + j] < threshold ? filter : held[i + j];
-        if constexpr (WIDTH == 4) {
-          __stcs(reinterpret_cast<float4*>(target + place), make_float4(kept[0], kept[1], kept[2], kept[3]));
-        } else {
-          __stcs(target + place, kept[0]);
-        }
+        for (int j = 0; j < WIDTH; j++) kept.of[j] = held[i + j] < threshold ? filter : held[i + j];
+        __stcs(reinterpret_cast<Vector*>(target + place), kept.vector);
       }
-    } else if constexpr (WIDTH == 4) {
-      float kept[4];
-      in_memory([&](int place, int j, float value) {
-        kept[j] = value < threshold ? filter : value;
-        if (j == 3) {
-          __stcs(reinterpret_cast<float4*>(target + place - 3), make_float4(kept[0], kept[1], kept[2], kept[3]));
-        }
-      }, false);
     } else {
-      in_memory([&](int place, int, float value) { __stcs(target + place, value < threshold ? filter : value); }, false);
+      Some kept;
+      in_memory([&](int place, int j, float value) {
+        kept.of[j] = value < threshold ? filter : value;
+        if (j == WIDTH - 1) __stcs(reinterpret_cast<Vector*>(target + place - j), kept.vector);
+      }, false);
     }
   }
 };

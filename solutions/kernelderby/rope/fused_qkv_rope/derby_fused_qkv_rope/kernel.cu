@@ -20,24 +20,13 @@ struct Heads {
   double slope;  // log2(rope_base) / half
 };
 
-template <int PAIRS> struct Bits;
-template <> struct Bits<8> { using Type = uint4; };
-template <> struct Bits<4> { using Type = uint2; };
-template <> struct Bits<2> { using Type = unsigned; };
-template <> struct Bits<1> { using Type = unsigned short; };
-
 // 2 ** exponent, to 1e-11: an integer into the exponent bits, the Taylor series of the rest.
 __device__ __forceinline__ double power_of_two(double exponent) {
   double whole = floor(exponent + 0.5), z = (exponent - whole) * 0.6931471805599453;
-  double series = fma(z, 1.0 / 362880.0, 1.0 / 40320.0);
-  series = fma(series, z, 1.0 / 5040.0);
-  series = fma(series, z, 1.0 / 720.0);
-  series = fma(series, z, 1.0 / 120.0);
-  series = fma(series, z, 1.0 / 24.0);
-  series = fma(series, z, 1.0 / 6.0);
-  series = fma(series, z, 0.5);
-  series = fma(series, z, 1.0);
-  series = fma(series, z, 1.0);
+  constexpr double FACTORIALS[] = {1.0, 1.0, 2.0, 6.0, 24.0, 120.0, 720.0, 5040.0, 40320.0, 362880.0};
+  double series = 1.0 / FACTORIALS[9];
+#pragma unroll
+  for (int i = 8; i >= 0; i--) series = fma(series, z, 1.0 / FACTORIALS[i]);
   return series * __longlong_as_double(static_cast<long long>(static_cast<int>(whole) + 1023) << 52);
 }
 
@@ -55,7 +44,7 @@ __device__ __forceinline__ void quarter_turns(float rest, int whole, float& c, f
 
 template <int PAIRS, int HEADS>
 __global__ void __launch_bounds__(256) derby_fused_qkv_rope(Heads h, int groups) {
-  using Vector = typename Bits<PAIRS>::Type;
+  using Vector = typename Bits<2 * PAIRS>::Type;
   union Values { Vector vector; __half each[PAIRS]; };
   const int places = h.half / PAIRS;  // threads of a head
   const long long id = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
