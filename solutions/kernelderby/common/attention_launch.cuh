@@ -28,7 +28,6 @@ struct AttentionTensors {
     long long num_tokens, kv_tokens;  // kv_tokens: rows of key (packed) or blocks of the cache (paged)
 };
 
-// static: else two libraries of a process would share `ready`, as the dynamic linker has it for templates.
 template <typename S>
 static cudaError_t start_long_attention(const AttentionMaps& maps, const AttentionCall& call, int processors,
                                         cudaStream_t stream) {

@@ -126,8 +126,8 @@ struct LaterSecond {
             turn_part(shared_address(staging), packed + 16 * part, [&](int i, const uint4& v) {
                 if (4 * i >= rows || part * 64 >= columns) return;
                 const int token = shared.pair[buffer][threadIdx.x / WARP * 16 + 4 * i + threadIdx.x % WARP / 8].x;
-                reduce_add_bf16x8(static_cast<__nv_bfloat16*>(arguments.out) + size_t(token) * arguments.hidden + column +
-                                      part * 64, v);
+                reduce_add_bf16x8(static_cast<__nv_bfloat16*>(arguments.out) + size_t(token) * arguments.hidden +
+                                      column + part * 64, v);
             });
         else
             add_part(shared, arguments, staging, part);
@@ -148,7 +148,8 @@ struct LaterSecond {
             const uint4 v = load_shared16(shared_address(staging) + (lane / 8 + 4 * i) * C::WIDE_PITCH + lane % 8 * 16);
             if (4 * i >= rows || part * 32 >= columns) continue;
             const int token = shared.pair[buffer][warp * 16 + 4 * i + lane / 8].x;
-            reduce_add_f32x4(static_cast<float*>(arguments.out) + size_t(token) * arguments.hidden + column + part * 32, v);
+            reduce_add_f32x4(static_cast<float*>(arguments.out) + size_t(token) * arguments.hidden + column + part * 32,
+                             v);
         }
     }
 };

@@ -80,8 +80,9 @@ struct Walk {
 
 // One thread: all loads of this CTA. BLOCK: values of a stage along k.
 template <class F, int BLOCK>
-__device__ __forceinline__ void load_operands(Ring<F>& ring, const Pipeline<F::STAGES>& barriers, const CUtensorMap* x_map,
-                                              const CUtensorMap* w_map, const Extent& extent) {
+__device__ __forceinline__ void load_operands(Ring<F>& ring, const Pipeline<F::STAGES>& barriers,
+                                              const CUtensorMap* x_map, const CUtensorMap* w_map,
+                                              const Extent& extent) {
     constexpr uint16_t ALL = (1 << F::CLUSTER) - 1;
     uint32_t step = 0;
     for (Walk<F> walk(blockIdx.x, gridDim.x); walk.more(extent); walk.next()) {

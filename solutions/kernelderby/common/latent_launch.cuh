@@ -12,7 +12,6 @@ inline bool encode_latent(CUtensorMap* map, const void* data, uint64_t outer, ui
                                 {2 * latent::KEY, 2 * latent::KEY * rows}, {64, box_rows, 1});
 }
 
-// static: else two libraries of a process would share `ready`, as the dynamic linker has it for templates.
 template <class F>
 static cudaError_t start_latent(const LatentMaps& maps, const LatentCall& call, cudaStream_t stream) {
     static OnceADevice ready;

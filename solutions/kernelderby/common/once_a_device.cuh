@@ -4,8 +4,10 @@
 #include <atomic>
 #include <cuda_runtime.h>
 
-// Each kernel has a static one. `set` (-> cudaError_t) is called if it has not yet succeeded on the current device. Two
-// threads may call it at once. Devices from 64 on are set up at each call.
+// Each kernel has a static one, in a function that is itself static or in an anonymous namespace: otherwise two
+// libraries of a process would share it, as the dynamic linker has it for templates. `set` (-> cudaError_t) is called
+// if it has not yet succeeded on the current device. Two threads may call it at once. Devices from 64 on are set up at
+// each call.
 class OnceADevice {
   static constexpr int MOST = 64;
   std::atomic<bool> done[MOST] = {};

@@ -221,7 +221,6 @@ __global__ void __launch_bounds__(32 * W) derby_paged_attention_decode_page(cons
   }
 }
 
-// static, or two builds of this library in one process would share `ready`.
 template <int D, int BLOCKS, int W, bool SLICED>
 static cudaError_t start(const Arguments& given, int sequences, cudaStream_t stream) {
   using S = Shape<D, BLOCKS, W, SLICED>;

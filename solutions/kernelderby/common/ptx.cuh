@@ -236,8 +236,8 @@ __device__ __forceinline__ void prefetch_l2(const void* from) { asm volatile("pr
 
 // Add 8 bf16 or 4 float32 values in device memory at a 16-byte aligned address.
 __device__ __forceinline__ void reduce_add_bf16x8(void* to, const uint4& v) {
-    asm volatile("red.global.add.noftz.v4.bf16x2 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
-                 : "memory");
+    asm volatile("red.global.add.noftz.v4.bf16x2 [%0], {%1, %2, %3, %4};"
+                 ::"l"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
 }
 __device__ __forceinline__ void reduce_add_f32x4(float* to, const uint4& bits) {
     asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};"

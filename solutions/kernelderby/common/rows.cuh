@@ -7,6 +7,8 @@
 //
 // A form may request a row one wave of blocks ahead (Rows::ahead), so that it is in the second-level cache when its
 // block starts. Memory is then busy between the waves too, and no register waits for the row.
+// Constraints: sm_90 or later; rows of as many columns as a form of kernel.cu names, a multiple of 8; bf16, contiguous,
+// addresses a multiple of 16. main.py sends other sizes to Triton.
 
 #pragma once
 #include <cuda_bf16.h>

@@ -125,10 +125,6 @@ __device__ __forceinline__ void cp_async16(uint32_t to, const void* from) {
 __device__ __forceinline__ void cp_async16(uint32_t to, const void* from, int bytes) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
-__device__ __forceinline__ void cp_async16(uint32_t to, const void* from, uint64_t policy) {
-    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "l"(policy)
-                 : "memory");
-}
 __device__ __forceinline__ void cp_async16(uint32_t to, const void* from, int bytes, uint64_t policy) {
     asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;"
                  ::"r"(to), "l"(from), "r"(bytes), "l"(policy) : "memory");

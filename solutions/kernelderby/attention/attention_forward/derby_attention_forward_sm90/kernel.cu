@@ -13,9 +13,9 @@ extern "C" int derby_attention_forward_sm90_run(
     int head_dim, float sm_scale, int split, int section_heads, int first_cut, int cut_tiles, int chunks,
     int chunk_blocks, int sorted, int trusting, int processors, cudaStream_t stream) {
     const AttentionTensors tensors{query, key, value, num_tokens, num_keys};
-    const AttentionCall call{cu_seqlens_q, cu_seqlens_k, nullptr, static_cast<__nv_bfloat16*>(output), counters, partials,
-                             num_seqs, 0, heads, heads, head_dim, 1, first_cut, cut_tiles, chunks, chunk_blocks,
-                             section_heads, sm_scale * LOG2_E, trusting};
+    const AttentionCall call{cu_seqlens_q, cu_seqlens_k, nullptr, static_cast<__nv_bfloat16*>(output), counters,
+                             partials, num_seqs, 0, heads, heads, head_dim, 1, first_cut, cut_tiles, chunks,
+                             chunk_blocks, section_heads, sm_scale * LOG2_E, trusting};
     const auto launch = [&](auto kernel) {
         return int(launch_long_attention<typename decltype(kernel)::Shape>(tensors, call, sorted, processors, stream));
     };

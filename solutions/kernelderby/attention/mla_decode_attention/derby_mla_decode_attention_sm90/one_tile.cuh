@@ -210,7 +210,6 @@ __global__ void __launch_bounds__(THREADS, 1) derby_mla_decode_attention_tile(co
   }
 }
 
-// static: otherwise two builds of this library in one process would share `ready`.
 template <int T, int BLOCKS>
 static cudaError_t start(const Arguments& given, int sequences, cudaStream_t stream) {
   using S = Shape<T, BLOCKS>;

@@ -14,9 +14,9 @@ extern "C" int derby_unified_attention_sm90_run(
     int section_heads, int first_cut, int cut_tiles, int chunks, int chunk_blocks, int sorted, int trusting,
     int processors, cudaStream_t stream) {
     const AttentionTensors tensors{query, key_cache, value_cache, num_tokens, num_blocks};
-    const AttentionCall call{cu_seqlens_q, seq_lens, block_table, static_cast<__nv_bfloat16*>(output), counters, partials,
-                             num_seqs, table_width, heads, kv_heads, head_dim, pack, first_cut, cut_tiles, chunks,
-                             chunk_blocks, section_heads, sm_scale * LOG2_E, trusting};
+    const AttentionCall call{cu_seqlens_q, seq_lens, block_table, static_cast<__nv_bfloat16*>(output), counters,
+                             partials, num_seqs, table_width, heads, kv_heads, head_dim, pack, first_cut, cut_tiles,
+                             chunks, chunk_blocks, section_heads, sm_scale * LOG2_E, trusting};
     const auto launch = [&](auto kernel) {
         return int(launch_long_attention<typename decltype(kernel)::Shape>(tensors, call, sorted, processors, stream));
     };

@@ -1,6 +1,5 @@
 // derby_layer_norm, a block a row (rows.cuh), in the forms that were faster than the Triton kernel somewhere on an H200.
-// Constraints: sm_90 or later; rows of as many columns as a form of kernel.cu names, a multiple of 8; bf16,
-// contiguous, addresses a multiple of 16; weight and bias there. main.py sends other sizes to Triton.
+// Constraints: as rows.cuh; weight and bias there.
 
 #include "rows.cuh"
 
