@@ -93,7 +93,7 @@ def on_cpu(*edits):
     """The module with its kernel compiled by g++ and the CPU's decode_mma.cuh."""
     solution = module(("import importlib\nimport os\n", "import importlib  # on the CPU\nimport os\n"), *edits)
     with tempfile.TemporaryDirectory() as folder:  # without the solution's decode_mma.cuh
-        names = ("decode.cu", "decode_launch.cuh", "decode_attention.cuh", "once_a_device.cuh")
+        names = ("decode.cu", "decode_launch.cuh", "decode_attention.cuh", "lanes.cuh", "once_a_device.cuh")
         source, *headers = (Path(shutil.copy(solution.decode_library.folder / name, folder)) for name in names)
         how = FAST if edits else ("-O1",)
         made = shared_library(source, *how, header="decode_mma.cuh", beside=headers)

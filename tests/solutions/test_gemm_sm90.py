@@ -404,9 +404,9 @@ ALONE = [
     ("Form<64, 128, true, 6, 2, false>", "Form<64, 128, true, 6, 1, false>"),
 ]
 EVERY_LANE = [
-    ("if (lane == 0) mbarrier_arrive(shared_address(&shared.", "mbarrier_arrive(shared_address(&shared."),
+    ("if (lane == 0) mbarrier_arrive(shared.barriers", "mbarrier_arrive(shared.barriers"),
     ("set_up<F>(shared.barriers, 3);", "set_up<F>(shared.barriers, 1 + 2 * WARP);"),
-    ("if (lane == 0) mbarrier_arrive(empty);", "mbarrier_arrive(empty);"),
+    ("if (F::CLUSTER == 1) barriers.release({s, 0});", "if (F::CLUSTER == 1) mbarrier_arrive(barriers.empty(s));"),
     ("(SPLIT ? 1 : GROUPS) * WARPGROUP / WARP * CLUSTER", "(SPLIT ? 1 : GROUPS) * WARPGROUP * CLUSTER"),
 ]
 

@@ -41,7 +41,7 @@ def plan(tmp_path_factory):
     for name in ("latent_plan.cuh", "cluster.cuh"):
         text = text.replace(name.partition(".")[0].upper(), str(COMMON / name))
     source.write_text(text)
-    made = on_host.shared_library(source, *on_host.SANITIZED, beside=[COMMON / "latent_plan.cuh"])
+    made = on_host.shared_library(source, *on_host.SANITIZED, beside=[COMMON / "latent_plan.cuh", COMMON / "lanes.cuh"])
     function = ctypes.CDLL(str(made)).latent_plan_run
 
     def call(lengths, workers, overhead, least, snap):
