@@ -258,12 +258,7 @@ __device__ __forceinline__ void make_outputs(CarryShared& shared, const CarrySta
     float result[32];
     shared.states.wait(handed);
     wgmma_fence();
-#pragma unroll
-    for (int step = 0; step < 8; ++step) {
-        wgmma_bf16<64, Major::K, Major::MN>(
-            result, descriptor_of(descriptor_low(q + step / 4 * TILE_BYTES) + 2 * (step % 4)),
-            descriptor_of(descriptor_low(shared_address(shared.state), TILE_BYTES) + 128 * step), step);
-    }
+    product_of_state<64>(result, q, shared_address(shared.state), TILE_BYTES);
     wgmma_commit_group();
     const float of_q[2] = {stage.record.of_q[row], stage.record.of_q[row + 8]};
     wgmma_wait_group<0>();

@@ -28,6 +28,17 @@ __device__ __forceinline__ void turned_product(float* d, const uint32_t* left, u
     }
 }
 
+// d = a tile's rows of 128 columns times `right`, 128 rows of N columns: `leading` bytes from 64 columns to the next.
+template <int N>
+__device__ __forceinline__ void product_of_state(float* d, uint32_t left, uint32_t right, uint32_t leading) {
+#pragma unroll
+    for (int step = 0; step < 8; ++step) {
+        wgmma_bf16<N, Major::K, Major::MN>(
+            d, descriptor_of(descriptor_low(left + step / 4 * TILE_BYTES) + 2 * (step % 4)),
+            descriptor_of(descriptor_low(right, leading) + 128 * step), step);
+    }
+}
+
 // state += corrections (decayed to the chunk's end) times its keys. Of the outputs: += scores times values.
 __device__ __forceinline__ void add_corrections(float* state, const uint32_t* decayed, uint32_t keys) {
     pin<STATE_VALUES>(state);

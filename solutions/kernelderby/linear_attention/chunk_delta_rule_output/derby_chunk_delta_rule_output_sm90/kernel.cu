@@ -57,12 +57,7 @@ __global__ void __launch_bounds__(THREADS, 2) derby_delta_rule_output(
     wgmma_commit_group();
     mbarrier_wait(h_ready, 0);
     wgmma_fence();
-#pragma unroll
-    for (int step = 0; step < 8; ++step) {
-        wgmma_bf16<128, Major::K, Major::MN>(
-            total, descriptor_of(descriptor_low(q + step / 4 * TILE_BYTES) + 2 * (step % 4)),
-            descriptor_of(descriptor_low(h, 2 * TILE_BYTES) + 128 * step), step);
-    }
+    product_of_state<128>(total, q, h, 2 * TILE_BYTES);
     wgmma_commit_group();
     const int row = warp * 16 + lane / 4, column0 = 2 * (lane % 4);
     const float of_row[2] = {shared.g[row], shared.g[row + 8]};
