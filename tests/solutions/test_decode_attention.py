@@ -354,7 +354,7 @@ CUDA_MUTANTS = {
         PAGED, {"num_seqs": 2, "num_blocks": 14, "max_blocks_per_seq": 9, "max_context_len": 140},
         {"splits": 2, "warps": 2, "sliced": 0}, [
             ("left ? s[i][h] * given.scale", "left - 1 ? s[i][h] * given.scale"),
-            ("sum[n][h] * factor[h] + s[0][h]", "sum[n][h] + s[0][h]"),
+            ("\n        sum[n][h] = sum[n][h] * factor[h]", "\n        sum[n][h] = sum[n][h]"),
             ("share(both.x, whole)", "1"),
             ("int part = split * warps + warp;", "int part = warp;"),
             ("sm_scale * LOG2E", "sm_scale"),

@@ -89,15 +89,14 @@ def with_added(former: MachineCode | str, present: MachineCode | str) -> Machine
 
 def machine_code(catalog: Catalog, solution: Solution, found_in: Path, form: int = FORM) -> MachineCode:
     """The machine code of a solution's sources in that set, built by a worker behind the fences. It comes from the
-    cache if CUDA code of the same tokens was built in the same way before. DerbyError if the build fails, or the
-    solution has no library."""
+    cache if the same code was built in the same way before: all of it, since Python may name a library that another
+    module declares. DerbyError if the build fails, or the solution has no library."""
     _, compiler = _compiler()
-    key = solution.digest_of([(compiler, f"{form} {ARCHITECTURE} {build_digest(solution)}")])
+    key = solution.digest_of([(compiler, f"{form} {ARCHITECTURE} {build_digest(solution)} {python_digest(solution)}")])
     path = cache_folder() / "machine_code" / f"{solution.name}-{key}.json"
     if path.is_file():
         try:
-            found = msgspec.json.decode(path.read_bytes(), type=MachineCode)
-            return msgspec.structs.replace(found, python=python_digest(solution))
+            return msgspec.json.decode(path.read_bytes(), type=MachineCode)
         except msgspec.DecodeError:
             pass  # made by another version
     with fenced(catalog, solution) as ask:
