@@ -357,7 +357,7 @@ CUDA_MUTANTS = {
             ("\n        sum[n][h] = sum[n][h] * factor[h]", "\n        sum[n][h] = sum[n][h]"),
             ("share(both.x, whole)", "1"),
             ("int part = split * warps + warp;", "int part = warp;"),
-            ("sm_scale * LOG2E", "sm_scale"),
+            ("table_width, sm_scale * LOG2E", "table_width, sm_scale"),
         ]),
     "one_page.cuh": (
         PAGED, {"num_seqs": 2, "num_blocks": 7, "max_blocks_per_seq": 5, "max_context_len": 61},
