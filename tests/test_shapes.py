@@ -292,3 +292,35 @@ def test_experts_in_a_part_of_the_file(catalog, tmp_path):
     made = shapes_of(catalog, read_model(tmp_path / "config.json", 2), (64,))
     (experts,) = [each.sizes.axes for each in made if each.definition.name == "fused_moe_bf16"]
     assert (experts["num_experts"], experts["top_k"], experts["intermediate_size"]) == (16, 4, 5376)
+
+
+def test_what_transformers_5_writes(catalog, tmp_path):
+    config = json.loads((standing.CONFIGS / "qwen3-8b.json").read_text())
+    before = [each.uuid for each in shapes_of(catalog, read_model(standing.CONFIGS / "qwen3-8b.json", 2), (64,))]
+    config["rope_parameters"] = {"rope_type": "default", "rope_theta": config.pop("rope_theta")}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert [each.uuid for each in shapes_of(catalog, read_model(tmp_path / "config.json", 2), (64,))] == before
+    config["rope_parameters"] = {"sliding_attention": {"rope_theta": 1e4}, "full_attention": {"rope_theta": 1e6}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert read_model(tmp_path / "config.json", 1).facts["rope_base"] == 1e6
+    config["rope_parameters"]["full_attention"]["partial_rotary_factor"] = 0.5
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert "rope_base" not in read_model(tmp_path / "config.json", 1).facts
+
+
+def test_lists_of_equal_sizes_and_blocks_of_compressed_tensors(tmp_path):
+    config = {"hidden_size": 4096, "intermediate_size": 3072, "num_attention_heads": 32, "vocab_size": 128_000}
+    config |= {
+        "num_experts": 64,
+        "moe_topk": [8, 8],
+        "moe_intermediate_size": [3072, 3072],
+        "num_shared_expert": [1, 1],
+    }
+    groups = {"group_0": {"weights": {"num_bits": 8, "block_structure": [128, 128]}, "input_activations": {}}}
+    config["quantization_config"] = {"quant_method": "compressed-tensors", "config_groups": groups}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    facts = read_model(tmp_path / "config.json", 1).facts
+    assert (facts["top_k"], facts["expert"], facts["shared"], facts["fp8_block"]) == (8, 3072, 3072, 1)
+    (tmp_path / "config.json").write_text(json.dumps(config | {"moe_topk": [8, 2]}))
+    with pytest.raises(DerbyError, match="num_experts_per_tok: is .8, 2.; give a model's config.json"):
+        read_model(tmp_path / "config.json", 1)

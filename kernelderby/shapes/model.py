@@ -11,7 +11,12 @@ from kernelderby.store.fields import read_json
 
 # Models that multiply attention by the sigmoid of another layer, over the columns of all heads.
 _GATED = ("qwen3_next", "qwen3_5", "minimax_text_01")
-_QK_NORM = ("qwen3", "qwen3_moe")  # models with a norm of each query and key head; others state it (use_qk_norm)
+_QK_NORM = (
+    "qwen3",
+    "qwen3_moe",
+    "qwen3_vl",
+    "qwen3_vl_moe",
+)  # models with a norm of each query and key head; others state it (use_qk_norm)
 _L2_NORM = ("llama4",)  # without weights
 _UNGATED = ("gpt2", "gptj", "gpt_neox", "opt", "bloom", "falcon", "mpt", "phi", "starcoder2", "nemotron", "nemotron_h")
 _QKV_BIAS = ("qwen2", "qwen2_moe", "qwen2_vl", "qwen2_5_vl")  # others state it
@@ -23,11 +28,13 @@ _OTHER_NAMES = {
     "num_key_value_heads": ("num_kv_heads", "kv_n_heads"),
     "head_dim": ("attention_head_dim",),
     "num_local_experts": ("moe_num_experts",),
-    "num_experts_per_tok": ("moe_top_k", "moe_topk"),
+    "num_experts_per_tok": ("moe_top_k", "moe_topk", "moe_k"),
+    "moe_intermediate_size": ("expert_ffn_hidden_size", "moe_ffn_hidden_size"),
+    "n_shared_experts": ("num_shared_experts", "num_shared_expert"),
     "layer_norm_eps": ("norm_epsilon", "layer_norm_epsilon"),
     "hidden_act": ("hidden_activation", "activation_function", "mlp_hidden_act"),
 }
-_PARTS = ("text_config", "llm_config", "attn_config", "ffn_config")
+_PARTS = ("text_config", "llm_config", "language_config", "attn_config", "ffn_config")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +77,9 @@ def _with_usual_names(config: dict[str, Any]) -> dict[str, Any]:
         for other in others:
             if text.get(name) is None and text.get(other) is not None:
                 text[name] = text[other]
+        value = text.get(name)
+        if isinstance(value, list) and value and value.count(value[0]) == len(value):  # one for each layer
+            text[name] = value[0]
     if text.get("multi_query") and not text.get("new_decoder_architecture"):
         text["num_key_value_heads"] = 1
     if text.get("intermediate_size") is None and text.get("model_type") in _UNGATED:
@@ -102,7 +112,7 @@ def _layers(path: Path, text: dict[str, Any], kind: str, tp: int) -> dict[str, i
     is_dense = not _routed(text) or text.get("first_k_dense_replace", 0)
     if is_dense:
         facts["dense"] = _shared(path, "intermediate_size", _number(path, text, "intermediate_size"), tp)
-    if text.get("hidden_act") == "silu" and "swiglu_limit" not in text:
+    if text.get("hidden_act") in ("silu", "swiglu") and "swiglu_limit" not in text:
         facts["silu"] = 1
     return facts
 
@@ -119,17 +129,27 @@ def _heads(path: Path, text: dict[str, Any], kind: str, tp: int) -> dict[str, in
     facts["head_dim"] = text.get("head_dim") or _number(path, text, "hidden_size") // total
     stated = text.get("attention_bias") or text.get("qkv_bias") or text.get("use_bias") or text.get("bias")
     facts["qkv_bias"] = int(bool(stated) or kind in _QKV_BIAS or kind == "gpt2")
-    rotated = text.get("partial_rotary_factor", 1.0)
-    sections = (text.get("rope_scaling") or {}).get("mrope_section")
-    if sections:
+    rope = _rope(text)
+    if sections := rope.get("mrope_section"):
         facts |= dict(zip(("section_time", "section_height", "section_width"), sections, strict=False))
-    elif rotated == 1.0 and text.get("rope_theta"):
-        facts["rope_base"] = float(text["rope_theta"])
+    elif rope.get("partial_rotary_factor", 1.0) == 1.0 and rope.get("rope_theta"):
+        facts["rope_base"] = float(rope["rope_theta"])
     if text.get("use_qk_norm") or kind in _QK_NORM:
         facts["l2_heads" if kind in _L2_NORM else "norm_heads"] = 1
     if kind in _GATED:
         facts["gate"] = facts["heads"] * facts["head_dim"]
     return facts
+
+
+def _rope(text: dict[str, Any]) -> dict[str, Any]:
+    """What a file says of rotary embedding: beside the sizes, in rope_scaling, or in rope_parameters (transformers 5),
+    there also for each kind of layer."""
+    said = {name: text[name] for name in ("rope_theta", "partial_rotary_factor") if text.get(name) is not None}
+    for part in ("rope_scaling", "rope_parameters"):
+        found = text.get(part) or {}
+        kinds = [each for each in found.values() if isinstance(each, dict)]
+        said |= found.get("full_attention") or (kinds[0] if kinds else found)
+    return said
 
 
 def _latent(text: dict[str, Any]) -> dict[str, int | float]:
@@ -211,6 +231,9 @@ def _quantized(quantization: dict[str, Any]) -> dict[str, int | float]:
     if method == "fp8" and quantization.get("weight_block_size") == [128, 128]:
         return {"fp8_block": 1}
     groups = quantization.get("config_groups") or {}
+    weights = [group.get("weights") or {} for group in groups.values()]
+    if any(each.get("num_bits") == 8 and each.get("block_structure") == [128, 128] for each in weights):
+        return {"fp8_block": 1}
     inputs = [group.get("input_activations") or {} for group in groups.values()]
     by_token = any(each.get("strategy") == "token" and each.get("num_bits") == 8 for each in inputs)
     return {"fp8_token": 1} if method == "fbgemm_fp8" or by_token else {}
