@@ -121,6 +121,9 @@ def test_a_shape_without_the_strongest_library_does_not_count():
     other = [replace(each, workload=of_models) for each in rows() if each.definition == "alpha" and each.uuid == "w1"]
     [found] = leads(ours, WORKLOADS, SOLUTIONS, elsewhere=other)
     assert found.operators[0].unopposed == 2 and found.total == {}
+    without_plain = {name: each for name, each in SOLUTIONS.items() if name != "plain"}
+    assert rank(ours, "alpha", WORKLOADS["alpha"], without_plain).lead.workloads == 1
+    assert rank(ours, "alpha", WORKLOADS["alpha"], without_plain, elsewhere=other).lead is None
 
 
 def test_shapes_that_a_library_cannot_do_are_said():

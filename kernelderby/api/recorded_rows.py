@@ -101,7 +101,9 @@ class RecordedRows:
         alike = [workload for workload in known if workload.origin in origins]
 
         def ranked() -> Ranking | None:
-            rows = [row for row in self.of(definition) if row.uuid not in others]
+            rows, elsewhere = list[Measurement](), list[Measurement]()
+            for row in self.of(definition):
+                (elsewhere if row.uuid in others else rows).append(row)
             if not rows:
                 return None
             solutions = {solution.name: solution for solution in self.catalog.solutions_of(definition)}
@@ -115,6 +117,7 @@ class RecordedRows:
                 time=time,
                 noted=notes,
                 told_apart=alike if len(alike) > len(part) else (),
+                elsewhere=elsewhere,
             )
 
         uuids = hashlib.sha256(" ".join(workload.uuid for workload in part).encode()).hexdigest()

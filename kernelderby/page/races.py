@@ -41,15 +41,18 @@ def races_of(
     places = {workload.uuid: place for place, workload in enumerate(workloads)}
     for part in by_origin(workloads):
         others = set(places) - {workload.uuid for workload in part}
-        own = [row for row in rows if row.uuid not in others]
+        own, elsewhere = list[Measurement](), list[Measurement]()
+        for row in rows:
+            (elsewhere if row.uuid in others else own).append(row)
         shapes = tuple(places[workload.uuid] for workload in part)
-        found += _races_of_part(definition, own, part, shapes, solutions, environments, has_samples)
+        found += _races_of_part(definition, own, elsewhere, part, shapes, solutions, environments, has_samples)
     return sorted(found, key=lambda each: not each[0].is_default)
 
 
 def _races_of_part(
     definition: str,
     rows: Sequence[Measurement],
+    elsewhere: Sequence[Measurement],
     workloads: Sequence[Workload],
     shapes: tuple[int, ...],
     solutions: Mapping[str, Solution],
@@ -64,7 +67,12 @@ def _races_of_part(
         for key in sorted((each for each in groups if each.gpu == gpu), key=lambda each: each != default):
             orders = {
                 kind: rank(
-                    rows, definition, workloads, solutions, gpu=gpu, protocol=key.protocol, time=kind, noted=notes
+                    *(rows, definition, workloads, solutions),
+                    gpu=gpu,
+                    protocol=key.protocol,
+                    time=kind,
+                    noted=notes,
+                    elsewhere=elsewhere,
                 )
                 for kind in KINDS
                 if any(row.time(kind) for row in groups[key]) or kind == "eager"

@@ -1,7 +1,8 @@
 """A lead: one author against the best library on each workload. Rank, page, summary and README use this definition.
 
 Every author except the leading one and plain torch is a library. The best library may differ from workload to workload,
-so a workload that one library cannot run puts nobody ahead.
+so a workload that one library cannot run puts nobody ahead. A workload on which the operator's strongest library was
+not measured does not count: otherwise who asks fewer rivals would lead by more.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kernelderby.roofline.selection import BASELINE_AUTHOR
-from kernelderby.rows.measurement import Measurement
+from kernelderby.catalog import Solution
+from kernelderby.roofline.selection import BASELINE_AUTHOR, CountedRow
+from kernelderby.rows.measurement import Measurement, Status
 from kernelderby.statistics.bootstrap import ResampledRows, Scratch, bounds, widening
 from kernelderby.statistics.ratio import Ratio
 
@@ -82,9 +84,18 @@ def best_library(author: str, rows: Mapping[str, Measurement], kind: str) -> str
     return min(_libraries(author, rows), key=lambda each: _us(rows[each], kind), default=None)
 
 
-def strongest_library(author: str, best: Best, kind: str) -> str | None:
-    """The library that is the best one on most of the author's workloads."""
-    firsts = (best_library(author, rows, kind) for rows in best.values() if author in rows)
+def strongest_library(
+    author: str, counted: Mapping[tuple[str, str], CountedRow], solutions: Mapping[str, Solution]
+) -> str | None:
+    """The library that is the best one on most of the author's workloads, by graph times of present code. counted: the
+    rows that count of one operator, on workloads of all origins."""
+    best: dict[str, dict[str, Measurement]] = {}
+    for (name, uuid), each in counted.items():
+        row = each.measurement
+        if not each.outdated and row.status is Status.PASSED and row.time("graph"):
+            of_workload, who = best.setdefault(uuid, {}), solutions[name].author
+            of_workload[who] = min(of_workload.get(who, row), row, key=lambda own: _us(own, "graph"))
+    firsts = (best_library(author, rows, "graph") for rows in best.values() if author in rows)
     found = Counter(who for who in firsts if who is not None)
     return min(found, key=lambda who: (-found[who], who), default=None)
 

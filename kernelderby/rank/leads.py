@@ -156,6 +156,10 @@ def _leads(
     author = author or _most_often_fastest(best["graph"]) or _most_often_fastest(best["eager"])
     if author is None:
         return None
+    of_operators: dict[str, dict[tuple[str, str], selection.CountedRow]] = {}
+    of_group = (row for row in (*rows, *elsewhere) if (row.gpu, row.protocol) == (group.gpu, group.protocol))
+    for key, one in selection.newest_rows(of_group, solutions).items():
+        of_operators.setdefault(one.measurement.definition, {})[key] = one
     operators = tuple(
         operator
         for name in sorted(workloads)
@@ -164,7 +168,7 @@ def _leads(
                 *(name, len(workloads[name]), author),
                 {kind: best[kind][name] for kind in kinds},
                 times["eager"].rows,
-                _strongest(name, author, best["graph"][name], times["eager"].rows, elsewhere, solutions, group),
+                strongest_library(author, of_operators.get(name, {}), solutions),
                 solutions,
                 _failed(name, workloads[name], times["eager"].rows, solutions, author),
             )
@@ -272,36 +276,6 @@ def _operator(
     if not kinds and not outdated and not unopposed:
         return None
     return OperatorLead(name, of_shapes, kinds, len(outdated), len(unopposed), failed)
-
-
-def _strongest(
-    definition: str,
-    author: str,
-    best: _Best,
-    rows: Mapping[tuple[str, str], Measurement],
-    elsewhere: Sequence[Measurement],
-    solutions: Mapping[str, Solution],
-    group: selection.Group,
-) -> str | None:
-    """The library that is best on most of the author's workloads, by graph times of present code, on any leg."""
-    own = {
-        uuid: {who: rows[time.solution or "", uuid] for who, time in of_shape.items() if not time.outdated}
-        for uuid, of_shape in best.items()
-    }
-    others = (
-        row
-        for row in elsewhere
-        if (row.definition, row.gpu, row.protocol) == (definition, group.gpu, group.protocol) and row.time("graph")
-    )
-    for (solution, uuid), counted in selection.newest_rows(others, solutions).items():
-        if not counted.outdated and counted.measurement.status is Status.PASSED:
-            of_shape, who = own.setdefault(uuid, {}), solutions[solution].author
-            of_shape[who] = min(
-                of_shape.get(who, counted.measurement),
-                counted.measurement,
-                key=lambda row: row.times["graph"].median_us,
-            )
-    return strongest_library(author, own, "graph")
 
 
 def _failed(

@@ -13,7 +13,7 @@ from kernelderby.catalog.selection import shortest_labels
 from kernelderby.errors import DerbyError
 from kernelderby.hardware import find_gpu
 from kernelderby.rank.input import RankingInput, ranking_input
-from kernelderby.rank.lead import Lead, lead_of, of_present_code
+from kernelderby.rank.lead import Lead, lead_of, of_present_code, strongest_library
 from kernelderby.rank.model import NOT_MEASURED, PASSED, CallerChoices, Cell, Noted, Pair, Ranking, Summary, WorkloadRow
 from kernelderby.rank.order import order, order_dependences, slowdowns
 from kernelderby.rank.pairs import PairComparisons, compare
@@ -40,6 +40,7 @@ def rank(
     time: str | None = None,
     noted: Noted | None = None,
     told_apart: Sequence[Workload] = (),
+    elsewhere: Iterable[Measurement] = (),
 ) -> Ranking:
     """Ranks the solutions of one definition on one GPU under one protocol, by one kind of time: `time`, or the one that
     selection.time_kind chooses.
@@ -47,7 +48,8 @@ def rank(
     measurements: rows of any definition; rows of other definitions are skipped. solutions: all solutions of the
     definition in the set; `only` narrows them. gpu, protocol: see selection.choose_group. baseline: see
     docs/scoring.md. noted: writes the notes, such as report.ranking.notes. told_apart: the workloads that labels tell
-    apart, where more than the ranked ones. DerbyError: no rows at all, an unknown GPU or protocol, or a baseline that
+    apart, where more than the ranked ones. elsewhere: the definition's rows on workloads of other origins, which also
+    say which library is the strongest. DerbyError: no rows at all, an unknown GPU or protocol, or a baseline that
     passed nothing there.
     """
     measurements = [row for row in measurements if row.definition == definition]
@@ -94,7 +96,7 @@ def rank(
         time=data.kind,
         eager_order=by_eager if data.kind != "eager" and by_eager != ordered else (),
         origin=_origin(workloads),
-        lead=_lead(data, ordered, contenders),
+        lead=_lead(data, ordered, contenders, [*rows, *selection.group_rows(elsewhere).get(key, ())]),
     )
     if noted is None:
         return ranking
@@ -104,9 +106,12 @@ def rank(
     return replace(ranking, notes=noted(ranking, rows, data.chosen, solutions, asked))
 
 
-def _lead(data: RankingInput, ordered: Sequence[str], solutions: Mapping[str, Solution]) -> Lead | None:
+def _lead(
+    data: RankingInput, ordered: Sequence[str], solutions: Mapping[str, Solution], every: Sequence[Measurement]
+) -> Lead | None:
     """The lead of the author of the first solution that passed anything, without the workloads on which a time that
-    counts is of former code. None if that author is plain torch, which is nobody's rival."""
+    counts is of former code, or the strongest library was not measured. None if that author is plain torch, which is
+    nobody's rival. every: the rows of the operator, on workloads of all origins."""
     first = next((name for name in ordered if data.times[name]), None)
     if first is None or solutions[first].author == selection.BASELINE_AUTHOR:
         return None
@@ -120,7 +125,12 @@ def _lead(data: RankingInput, ordered: Sequence[str], solutions: Mapping[str, So
         for uuid, of_shape in best.items()
     }
     author = solutions[first].author
+    strongest = strongest_library(author, selection.newest_rows(every, solutions), solutions)
+    raced = {uuid for name, uuid in data.chosen if name in solutions and solutions[name].author == strongest}
     for uuid, of_shape in best.items():
+        if strongest and uuid not in raced:
+            rows[uuid] = {}
+            continue
         former = {who for who, (_, name) in of_shape.items() if data.chosen[name, uuid].outdated}
         rows[uuid] = of_present_code(author, rows[uuid], data.kind, former)
     return lead_of(author, rows, data.kind, data.importance)
