@@ -145,6 +145,16 @@ def test_where_the_pace_is_not_certain_batches_decide():
     assert judged.relayed["eager"].unsure_us == 30.0
 
 
+def test_a_busy_host_lengthens_no_batch_beyond_what_a_single_call_may_take():
+    """As measured on an H200: 3.7 us, of which a batch says 18 and an unsure relay at most 6.4."""
+    judged = looked({"graph": 18.0}, {"graph": 3.7}, singly={"graph": 0.0}, unsure_us=[12.0, 9.0])
+    assert judged.clocked["graph"] == Clocked(9.0, pytest.approx(5.3)) and judged.verdict.status is Status.PASSED
+    judged = looked({"graph": 18.0}, {"graph": 17.0}, singly={"graph": 9.0}, unsure_us=[12.0, 9.0])
+    assert judged.clocked["graph"].short_us == 0
+    judged = looked({"graph": 18.0}, {"graph": 3.7}, singly={"graph": 30.0}, unsure_us=[12.0, 9.0])
+    assert judged.clocked["graph"].call_us == pytest.approx(18.0, abs=2.0)  # the batch says less
+
+
 def test_a_disturbed_pace_is_taken_again_before_a_batch_decides():
     """On a busy machine a batch of an honest solution says 17 us instead of 10."""
     judged = looked({"graph": 17.0}, {"graph": 10.0}, singly={"graph": 10.2}, unsure_us=[25.0, 1.5])

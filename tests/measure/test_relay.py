@@ -94,6 +94,12 @@ def relay_of(misbehaviours):
         end()
 
 
+def test_a_drift_of_the_pace_makes_its_clock_unsure():
+    theirs, paced = [110.0, 111.0, 109.0, 110.0], [100.0, 101.0, 99.0, 100.0]
+    assert of_medians(theirs, paced, 2.0, drift_us=0.5) == of_medians(theirs, paced, 2.0)
+    assert of_medians(theirs, paced, 2.0, drift_us=30.0).unsure_us == 30.0
+
+
 def test_a_slow_call_is_seen_as_slow(relay_of, pacer):
     for by_host in (False, True):
         found = relay_of(SLOW).relayed(pacer.pace, "eager", 1e6, by_host=by_host)

@@ -99,14 +99,11 @@ class SecondLook:
         if not found:
             return None
         sound = [each for each in found if _is_sound(each, claimed)]
-        if by_host and not sound:  # never a batch: whether a call has several streams is the solution's choice
-            best = min(found, key=lambda each: each.call_us + each.unsure_us)
-            judged.relayed[kind], most = best, best.call_us + best.unsure_us
-            return Clocked(most, most - claimed if most > claimed + margin else 0.0)
-        best = min(sound or found, key=lambda each: each.short_of(claimed, margin))
-        judged.relayed[kind] = best
         if not sound:
-            return None
+            judged.relayed[kind] = best = min(found, key=lambda each: each.most_us)
+            # Whether a call has several streams is the solution's choice: that must not lead to a batch.
+            return _at_most(best.most_us, claimed) if by_host else None
+        judged.relayed[kind] = best = min(sound, key=lambda each: each.short_of(claimed, margin))
         short = best.short_of(claimed, margin)
         return Clocked(best.call_us, best.call_us - claimed if short > 0 else 0.0)
 
@@ -145,6 +142,9 @@ class SecondLook:
                 continue
             explained = claimed if kind == "graph" else max(claimed, host_us)
             clocked = self._clocked(kind, claimed, min(there, sets_for(claimed, self._device)), explained)
+            alone = judged.relayed.get(kind)
+            if alone is not None and clocked.short_us and alone.most_us < clocked.call_us:
+                clocked = _at_most(alone.most_us, claimed)  # a busy host lengthens batches
             judged.clocked[kind] = clocked
             if self._is_no_accident(clocked, explained):
                 return _accused(judged, kind, claimed, clocked)
@@ -169,6 +169,12 @@ class SecondLook:
 
 def _is_sound(relayed: Relayed, claimed_us: float) -> bool:
     return relayed.unsure_us <= max(_UNSOUND_US, _UNSOUND_OF_CALL * claimed_us)
+
+
+def _at_most(most_us: float, claimed_us: float) -> Clocked:
+    """The judge's clock of a call that may take so long, and no longer."""
+    short_us = most_us - claimed_us
+    return Clocked(most_us, short_us if short_us > max(LEAST_US, OF_CALL * claimed_us) else 0.0)
 
 
 def _accused(judged: Judged, kind: str, claimed: float, clocked: Clocked) -> Judged:

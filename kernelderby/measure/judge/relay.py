@@ -82,6 +82,10 @@ class Relayed:
     unsure_us: float
     wakes_us: float = 0.0
 
+    @property
+    def most_us(self) -> float:
+        return self.call_us + self.unsure_us
+
     def short_of(self, claimed_us: float, margin_us: float) -> float:
         """By how much a claim falls short, more than it may."""
         return self.call_us - claimed_us - margin_us - self.unsure_us - self.wakes_us
@@ -90,11 +94,14 @@ class Relayed:
 NO_SLACK, NO_PACE = Slack(), Relayed(0.0, math.inf)
 
 
-def of_medians(theirs: Sequence[float], paced: Sequence[float], empty_us: float, slack: Slack = NO_SLACK) -> Relayed:
-    """theirs, paced: us of single calls of a solution and of the pace. Only the pace says how far medians are off."""
+def of_medians(
+    theirs: Sequence[float], paced: Sequence[float], empty_us: float, slack: Slack = NO_SLACK, drift_us: float = 0.0
+) -> Relayed:
+    """theirs, paced: us of single calls of a solution and of the pace. Only the pace says how far medians are off: by
+    its spread, or by its drift from before the calls to after them, whichever is more."""
     off = _spread(paced) * 1.25 * math.sqrt(1 / len(theirs) + 1 / len(paced))
     call_us = max(0.0, statistics.median(theirs) - statistics.median(paced) + empty_us)
-    return Relayed(call_us, slack.of(call_us) + 2 * off)
+    return Relayed(call_us, slack.of(call_us) + max(2 * off, drift_us))
 
 
 def calm(times: Sequence[float], block: int = AT_ONCE) -> list[float]:
@@ -148,7 +155,9 @@ class Relay:
         if not after:
             return NO_PACE
         paced = min(before, after, key=statistics.median)
-        found = of_medians(theirs, paced, pace.empty_us[kind] - copy_us, pace.slack.get(kind, NO_SLACK))
+        drift_us = abs(statistics.median(before) - statistics.median(after))
+        slack = pace.slack.get(kind, NO_SLACK)
+        found = of_medians(theirs, paced, pace.empty_us[kind] - copy_us, slack, drift_us)
         waits = kind == "eager" and (id(executor), kind) in self._blocks  # a replay looks at nothing on the host
         return replace(found, wakes_us=_WAKES_US if waits else 0.0)
 
