@@ -155,6 +155,14 @@ def test_a_busy_host_lengthens_no_batch_beyond_what_a_single_call_may_take():
     assert judged.clocked["graph"].call_us == pytest.approx(18.0, abs=2.0)  # the batch says less
 
 
+def test_a_user_learns_that_the_host_is_too_busy():
+    claims = Claims({"eager": 10.0, "graph": 200.0}, 5.0)
+    unsure = {"eager": Relayed(10.0, 23.6), "graph": Relayed(200.0, 19.0)}  # less than a tenth is certain enough
+    told = doubt.told_of_noise(claims, Judged(relayed=unsure))
+    assert told.startswith("the judge's clock is unsure by 24 us") and "end what keeps this machine busy" in told
+    assert doubt.told_of_noise(claims, Judged(relayed={"graph": unsure["graph"]})) == ""
+
+
 def test_a_disturbed_pace_is_taken_again_before_a_batch_decides():
     """On a busy machine a batch of an honest solution says 17 us instead of 10."""
     judged = looked({"graph": 17.0}, {"graph": 10.0}, singly={"graph": 10.2}, unsure_us=[25.0, 1.5])

@@ -171,6 +171,17 @@ def _is_sound(relayed: Relayed, claimed_us: float) -> bool:
     return relayed.unsure_us <= max(_UNSOUND_US, _UNSOUND_OF_CALL * claimed_us)
 
 
+def told_of_noise(claims: Claims, judged: Judged) -> str:
+    """What a user should know if the pace was too uncertain to decide; empty if it was certain."""
+    unsure = [each.unsure_us for kind, each in judged.relayed.items() if not _is_sound(each, claims.medians[kind])]
+    if not unsure:
+        return ""
+    return (
+        f"the judge's clock is unsure by {max(unsure):.0f} us: short calls may come out too long; end what keeps this "
+        "machine busy, and measure again"
+    )
+
+
 def _at_most(most_us: float, claimed_us: float) -> Clocked:
     """The judge's clock of a call that may take so long, and no longer."""
     short_us = most_us - claimed_us

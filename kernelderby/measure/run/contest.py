@@ -16,7 +16,7 @@ from msgspec.structs import asdict
 from kernelderby.catalog import Catalog, Solution
 from kernelderby.measure.clock.graphs import NotCapturable
 from kernelderby.measure.clock.timing import TimingFailed
-from kernelderby.measure.judge.doubt import SessionClock
+from kernelderby.measure.judge.doubt import SessionClock, told_of_noise
 from kernelderby.measure.judge.exchange import PASSED
 from kernelderby.measure.judge.race import Turn
 from kernelderby.measure.judge.table import JudgesTable
@@ -58,6 +58,7 @@ class Run:
     clock: SessionClock = field(default_factory=SessionClock)
     watch: Watch = field(default_factory=Watch)
     were_overtaken: set[str] = field(default_factory=set)
+    was_told_of_noise: bool = False
 
 
 class Contest:
@@ -273,6 +274,9 @@ class Contest:
             start = time.monotonic()
             judged = self._table.doubt(racer.race, racer.claims, racer.solution, self._run.clock)
         racer.seconds += time.monotonic() - start
+        if not self._run.was_told_of_noise and (told := told_of_noise(racer.claims, judged)):
+            self._run.was_told_of_noise = True
+            self._run.observer.note(told)
         racer.accept(judged)
         return judged.verdict
 
