@@ -177,8 +177,8 @@ def told_of_noise(claims: Claims, judged: Judged) -> str:
     if not unsure:
         return ""
     return (
-        f"the judge's clock is unsure by {max(unsure):.0f} us, so short calls may come out too long: this machine is busy "
-        "(end the other work, and measure again), or a call has several streams"
+        f"the judge's clock is unsure by {max(unsure):.0f} us, so short calls may come out too long: this machine is "
+        "busy (end the other work, and measure again), or a call has several streams"
     )
 
 
