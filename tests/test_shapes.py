@@ -190,7 +190,7 @@ def test_a_committed_configuration_has_a_name(derby, checkout):
         ({}, ["--tokens", "x"], "--tokens: 'x'"),
         ({}, ["--tokens", "0"], "--tokens: '0'"),
         ({"kv_lora_rank": 512}, [], "is no model's config.json"),
-        ({"rope_scaling": 5}, [], "is no model's config.json"),
+        ({"rope_scaling": 5}, [], "rope_scaling: must be an object"),
     ],
 )
 def test_what_is_no_model_is_one_line(derby, checkout, tmp_path, change, words, said):
@@ -239,6 +239,55 @@ def test_a_configuration_with_something_else_is_one_line(tmp_path, field, value)
     path.write_text(json.dumps({**given, field: value}))
     with contextlib.suppress(DerbyError):
         read_model(path, 1)
+
+
+@pytest.mark.parametrize(
+    ("model", "part", "field"),
+    [
+        ("qwen3-30b-a3b", (), "head_dim"),
+        ("qwen3-30b-a3b", (), "num_key_value_heads"),
+        ("qwen3-30b-a3b", (), "num_experts"),
+        ("qwen3-30b-a3b", (), "rms_norm_eps"),
+        ("qwen3-30b-a3b", (), "hidden_size"),
+        ("deepseek-v3", (), "q_lora_rank"),
+        ("deepseek-v3", (), "qk_rope_head_dim"),
+        ("deepseek-v3", (), "n_group"),
+        ("llama-4-scout", ("text_config",), "head_dim"),
+        ("qwen3-next-80b-a3b", (), "linear_num_key_heads"),
+        ("qwen2.5-vl-3b", ("rope_scaling",), "mrope_section"),
+        ("qwen2.5-vl-3b", ("vision_config",), "patch_size"),
+    ],
+)
+@pytest.mark.parametrize("value", ["128", [1, 2.5], {"": None}, -1, True, 10**30])
+def test_a_value_of_another_kind_is_named_and_loses_no_shapes(tmp_path, model, part, field, value):
+    """Once a rule that could not use it was left out in silence, and `derby capture --model` ended with a traceback."""
+    path = tmp_path / "config.json"
+    given = json.loads((standing.CONFIGS / f"{model}.json").read_text())
+    holder = given[part[0]] if part else given
+    assert field in holder
+    holder[field] = value
+    path.write_text(json.dumps(given))
+    if field == "rms_norm_eps" and value == 10**30:  # a number above 0
+        assert read_model(path, 1).facts["eps"] == 1e30
+        return
+    with pytest.raises(DerbyError, match=rf"config.json: .*{field}.*: (must be|is) .*;"):
+        read_model(path, 1)
+
+
+def test_patches_may_be_told_as_height_and_width(tmp_path):
+    path = tmp_path / "config.json"
+    given = json.loads((standing.CONFIGS / "qwen2.5-vl-3b.json").read_text())
+    given["vision_config"]["patch_size"] = [14, 14]
+    path.write_text(json.dumps(given))
+    assert read_model(path, 1).facts == read_model(standing.CONFIGS / "qwen2.5-vl-3b.json", 1).facts
+
+
+def test_a_null_is_a_part_that_the_model_lacks(tmp_path):
+    path = tmp_path / "config.json"
+    given = json.loads((standing.CONFIGS / "qwen3-8b.json").read_text())
+    path.write_text(json.dumps({**given, "kv_lora_rank": None, "rms_norm_eps": None, "linear_num_key_heads": None}))
+    facts = read_model(path, 1).facts
+    assert facts["eps"] == 1e-6 and "kv_heads" in facts and not {"kv_latent", "linear_k_heads"} & facts.keys()
 
 
 def test_linear_layers_in_bfloat16_and_the_forms_of_servers(catalog):

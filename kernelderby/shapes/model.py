@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from kernelderby.errors import DerbyError
-from kernelderby.store.fields import read_json
+from kernelderby.shapes.kinds import WIDEST, ConfigParts, RopeConfig, TextConfig
+from kernelderby.store.fields import convert, read_json
 
 # Models that multiply attention by the sigmoid of another layer, over the columns of all heads.
 _GATED = ("qwen3_next", "qwen3_5", "minimax_text_01")
@@ -50,16 +51,18 @@ class Model:
 def read_model(path: Path, tensor_parallel: int) -> Model:
     """DerbyError if the file is not a model's, or this number of GPUs cannot share it."""
     config: dict[str, Any] = read_json(path)
+    convert(path, config, ConfigParts)
     kind = config.get("model_type", "")
     try:
         text = _with_usual_names(config)
+        convert(path, text, TextConfig)
         facts = {
             **_layers(path, text, kind, tensor_parallel),
             **_heads(path, text, kind, tensor_parallel),
             **_latent(text),
             **_experts(path, text, kind, tensor_parallel),
             **_linear(path, text, tensor_parallel),
-            **_vision(path, config.get("vision_config") or {}, tensor_parallel),
+            **_vision(path, text.get("vision_config") or {}, tensor_parallel),
             **_quantized(text.get("quantization_config") or {}),
         }
     except (TypeError, ValueError, ArithmeticError, AttributeError, LookupError) as error:
@@ -70,16 +73,17 @@ def read_model(path: Path, tensor_parallel: int) -> Model:
 
 
 def _with_usual_names(config: dict[str, Any]) -> dict[str, Any]:
-    text = dict(config)
+    text = {name: value for name, value in config.items() if value is not None}
     for part in _PARTS:
         text |= {name: value for name, value in (config.get(part) or {}).items() if value is not None}
     for name, others in _OTHER_NAMES.items():
         for other in others:
             if text.get(name) is None and text.get(other) is not None:
                 text[name] = text[other]
-        value = text.get(name)
-        if isinstance(value, list) and value and value.count(value[0]) == len(value):  # one for each layer
-            text[name] = value[0]
+        if name in text:
+            text[name] = _alike(text[name])
+    if isinstance(vision := text.get("vision_config"), dict):
+        text["vision_config"] = {name: _alike(value) for name, value in vision.items()}
     if text.get("multi_query") and not text.get("new_decoder_architecture"):
         text["num_key_value_heads"] = 1
     if text.get("intermediate_size") is None and text.get("model_type") in _UNGATED:
@@ -87,9 +91,14 @@ def _with_usual_names(config: dict[str, Any]) -> dict[str, Any]:
     return text
 
 
+def _alike(value: Any) -> Any:
+    """The number of a list with one for each layer, or for height and width, if they are the same."""
+    return value[0] if isinstance(value, list) and value and value.count(value[0]) == len(value) else value
+
+
 def _number(path: Path, text: dict[str, Any], name: str) -> int:
     value = text.get(name)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= WIDEST:
         told = "is missing" if value is None else f"is {value!r:.40}"
         raise DerbyError(f"{path}: {name}: {told}; give a model's config.json, with its sizes")
     return value
@@ -130,6 +139,7 @@ def _heads(path: Path, text: dict[str, Any], kind: str, tp: int) -> dict[str, in
     stated = text.get("attention_bias") or text.get("qkv_bias") or text.get("use_bias") or text.get("bias")
     facts["qkv_bias"] = int(bool(stated) or kind in _QKV_BIAS or kind == "gpt2")
     rope = _rope(text)
+    convert(path, rope, RopeConfig)
     if sections := rope.get("mrope_section"):
         facts |= dict(zip(("section_time", "section_height", "section_width"), sections, strict=False))
     elif rope.get("partial_rotary_factor", 1.0) == 1.0 and rope.get("rope_theta"):
@@ -147,7 +157,9 @@ def _rope(text: dict[str, Any]) -> dict[str, Any]:
     said = {name: text[name] for name in ("rope_theta", "partial_rotary_factor") if text.get(name) is not None}
     for part in ("rope_scaling", "rope_parameters"):
         found = text.get(part) or {}
-        kinds = [each for each in found.values() if isinstance(each, dict)]
+        kinds = [
+            each for name, each in found.items() if isinstance(each, dict) and name not in RopeConfig.__struct_fields__
+        ]
         said |= found.get("full_attention") or (kinds[0] if kinds else found)
     return said
 
@@ -205,19 +217,19 @@ def _linear(path: Path, text: dict[str, Any], tp: int) -> dict[str, int | float]
 
 def _vision(path: Path, vision: dict[str, Any], tp: int) -> dict[str, int | float]:
     heads = vision.get("num_heads") or vision.get("num_attention_heads")
-    if not heads or "hidden_size" not in vision:
+    if not heads or vision.get("hidden_size") is None:
         return {}
     facts: dict[str, int | float] = {
         "vision_hidden": vision["hidden_size"],
         "vision_heads": _shared(path, "vision_config.num_heads", heads, tp),
         "vision_head_dim": vision["hidden_size"] // heads,
-        "patch": vision.get("patch_size", 14),
+        "patch": vision.get("patch_size") or 14,
     }
-    if "layer_norm_eps" in vision:
+    if vision.get("layer_norm_eps") is not None:
         facts["vision_eps"] = float(vision["layer_norm_eps"])
     if vision.get("hidden_act") == "silu":
         facts["vision_dense"] = vision["intermediate_size"]  # most engines give each GPU all of it
-    if "image_size" in vision:
+    if vision.get("image_size") is not None:
         facts["vision_image"] = vision["image_size"]
     return facts
 
