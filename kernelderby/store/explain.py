@@ -39,6 +39,9 @@ def explained(
     if found := re.fullmatch(r"Object missing required field `(.+)`", message):
         inner = _node_at(node, [found[1]])
         return DerbyError(f"{where}: {_field([*steps, found[1]])}: is missing; add it ({_described(inner)})")
+    if found := re.fullmatch(r"Object contains unknown field `(.+)`", message, re.DOTALL):
+        fields = [each.encode_name for each in getattr(_plain(node), "fields", ())]
+        return DerbyError(f"{where}: {_field([*steps, found[1]]):.80}: is no field; {suggestion(found[1], fields)}")
     if found := re.fullmatch(r"Invalid enum value '?(.*?)'?", message, re.DOTALL):
         known = [str(each) for each in _choices(node)]
         return DerbyError(f"{where}: {field}: {value!r:.60} is unknown; {suggestion(str(value), known)}")

@@ -123,6 +123,12 @@ def test_the_committed_table_tells_its_finding_without_a_flag(derby):
     assert older["share"] == pytest.approx(0.895, abs=5e-4) and "sm_90 GPU (NVIDIA H200)" in older["what"]
 
 
+def test_a_misspelt_field_of_stated_figures_is_one_line_with_the_mend(tmp_path):
+    (tmp_path / "a.toml").write_text('[[stated]]\nwhat = "copies"\nseconts = 2.48\n')
+    with pytest.raises(DerbyError, match=r"a\.toml: stated\[0\]\.seconts: is no field; did you mean seconds\?$"):
+        stated_beside(tmp_path / "a.csv")
+
+
 def test_what_the_published_profile_states_of_the_rest():
     stated = stated_beside(ROOT / "profiles" / "triton_fused_v2_b200.csv")
     elementwise, copies, waiting = told_warnings(StatedFigure(entry, 1949) for entry in stated.stated)
