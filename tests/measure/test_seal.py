@@ -108,6 +108,15 @@ def test_a_changed_seal_does_not(sealed, change, again, told):
     assert any(told in problem for problem in seal_problems(verified)), verified.problems
 
 
+def test_a_field_that_stands_twice_breaks_the_chain(sealed):
+    root, seal = sealed
+    text = seal.read_text()
+    seal.write_text(text.replace('"secret": "', '"secret": "another", "secret": "'))
+    assert json.loads(seal.read_text().splitlines()[-1]) == json.loads(text.splitlines()[-1])
+    (verified,) = verify(root)
+    assert any("does not follow" in problem for problem in seal_problems(verified)), verified.problems
+
+
 @pytest.mark.parametrize(
     ("change", "told"),
     [

@@ -25,6 +25,7 @@ from kernelderby.measure.run.seal import (
 )
 from kernelderby.rows.verified import SealDefect, SealProblem, Verified
 from kernelderby.store.bounds import reading
+from kernelderby.store.fields import expect_keys_once
 from kernelderby.store.files import files_under, read_bytes
 
 # Session -> (file, hash of the line) -> row; and why files could not be read.
@@ -94,7 +95,8 @@ def _chained(path: Path, problems: list[SealProblem]) -> list[dict[str, Any]]:
             entry = json.loads(line)
             told = entry.pop("hash")
             follows = entry.get("previous") == previous and entry_hash(entry) == told
-        except (ValueError, RecursionError, LookupError, AttributeError, TypeError):
+            expect_keys_once(path, line)  # the hash is of the last one alone
+        except (ValueError, RecursionError, LookupError, AttributeError, TypeError, DerbyError):
             follows = False
         if not follows or (entries and entries[-1].get("kind") == "end"):
             problems.append(SealProblem(SealDefect.BROKEN_CHAIN, number))
