@@ -6,6 +6,7 @@ import pytest
 
 import kernelderby
 from kernelderby import DerbyError
+from kernelderby.api.adhoc import AdHoc
 from kernelderby.catalog import Catalog
 
 pytest.importorskip("torch")
@@ -53,6 +54,16 @@ def test_parameters_say_whether_it_writes_into_its_outputs(own, derby, run):
     (own / "entry.py").write_text(run + "\n")
     code, out, err = derby("check", "entry.py", "--for", "twice", "--shape", "T=3,D=5")
     assert code == 0, out + err
+
+
+def test_a_row_with_another_end_of_line_in_a_text_is_kept_whole(small_set, tmp_path):
+    """Once it was cut there, and two broken lines were all that stayed of it."""
+    [path] = small_set.glob("traces/*/toy/*.jsonl")
+    path.write_text(path.read_text().replace('"log": "', '"log": "a\u2028b\x85c', 1))
+    home = Catalog(tmp_path / "home")
+    definition = Catalog.open(small_set).definition("scale_rows_h4")
+    [kept] = AdHoc(Catalog.open(small_set), home, definition, None, ()).keep_rows(record=False)
+    assert kept.read_bytes() == path.read_bytes() and b"a\xe2\x80\xa8b" in kept.read_bytes()
 
 
 TUNED = """

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import shutil
 from collections import Counter
 
 import pytest
@@ -202,8 +203,6 @@ def test_what_is_no_model_is_one_line(derby, checkout, tmp_path, change, words, 
 
 
 def test_update_keeps_other_lines_and_costs(checkout, tmp_path):
-    import shutil
-
     for part in ("definitions", "workloads"):
         shutil.copytree(checkout / part, tmp_path / part)
     assert standing.write_standing(Catalog.open(tmp_path)) == []
@@ -219,6 +218,18 @@ def test_update_keeps_other_lines_and_costs(checkout, tmp_path):
     missing = set(lines) - set(after)
     assert len(missing) == 1  # its cost has to be counted again
     assert json.loads(missing.pop())["workload"] in [json.loads(each)["workload"] for each in after]
+
+
+@pytest.mark.parametrize("line", ['{"definition": "l2_norm", "wor', "[1]", '{"origin": "a", "origin": "b"}'])
+def test_update_names_a_broken_line_and_keeps_the_file(derby, checkout, tmp_path, line):
+    for part in ("definitions", "workloads"):
+        shutil.copytree(checkout / part, tmp_path / part)
+    path = tmp_path / "workloads/norm/l2_norm.jsonl"
+    text = path.read_text() + line + "\n"
+    path.write_text(text)
+    code, _, err = derby("shapes", "--update", "--root", tmp_path)
+    assert code == 1 and f"l2_norm.jsonl:{text.count(chr(10))}: " in err and err.count("\n") == 1
+    assert path.read_text() == text
 
 
 def test_a_definition_without_a_listed_workload_cannot_tell_what_it_generates(catalog, checkout, tmp_path):

@@ -15,6 +15,7 @@ from kernelderby.authoring.scratch import is_file, scratch_set, shape_lines, sol
 from kernelderby.catalog import Catalog, Definition, Solution
 from kernelderby.errors import DerbyError
 from kernelderby.store.appended import append_line
+from kernelderby.store.fields import lines_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +62,8 @@ class AdHoc:
                 written.append(write_packed(root, self.solution))
         for path in self.catalog.traces_files():
             place = root / path.relative_to(self.catalog.root)
-            for line in path.read_text(encoding="utf-8").splitlines():
-                append_line(place, line)
+            for row in lines_of(path):  # they end with "\n" alone: a text in a row may hold other ends of lines
+                append_line(place, bytes(row.text).decode())
             written.append(place)
         return written
 

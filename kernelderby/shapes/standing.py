@@ -11,6 +11,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from msgspec import Struct
 
@@ -19,7 +20,7 @@ from kernelderby.catalog.workloads import MODELS
 from kernelderby.errors import DerbyError
 from kernelderby.shapes.model import read_model
 from kernelderby.shapes.rules import ModelShape, generated_inputs, shapes_of
-from kernelderby.store.fields import Name, Size, read_text, read_toml, suggestion
+from kernelderby.store.fields import Name, Size, lines_of, read_text, read_toml, record_of, suggestion
 from kernelderby.store.files import write_whole
 
 CONFIGS = Path(__file__).parent / "configs"
@@ -96,8 +97,8 @@ def write_standing(catalog: Catalog) -> list[Path]:
     for name, lines in standing_lines(catalog).items():
         path = catalog.workloads_path(name)
         kept, costs = [], dict[str, str]()
-        for line in read_text(path).splitlines() if path.is_file() else ():
-            data = json.loads(line) if line.strip() else {}
+        for each in lines_of(path) if path.is_file() else ():
+            line, data = bytes(each.text).decode("utf-8", "replace"), record_of(path, each, dict[str, Any]) or {}
             if data.get("origin") != MODELS or not _is_ours(data):
                 kept.append(line)
             else:
