@@ -56,6 +56,20 @@ def test_parameters_say_whether_it_writes_into_its_outputs(own, derby, run):
     assert code == 0, out + err
 
 
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("5", "solution.toml: definition: must be"),
+        ('["twice"]', "solution.toml: definition: must be"),
+        ('"twise"', "solution.toml: definition: no operator 'twise'; did you mean twice?"),
+    ],
+)
+def test_a_wrong_operator_beside_the_file_is_named_with_its_file(own, derby, written, said):
+    (own / "solution.toml").write_text(f"definition = {written}\n")
+    code, out, err = derby("check", "mine.py")
+    assert (code, out) == (1, "") and said in err and err.count("\n") == 1
+
+
 def test_a_row_with_another_end_of_line_in_a_text_is_kept_whole(small_set, tmp_path):
     """Once it was cut there, and two broken lines were all that stayed of it."""
     [path] = small_set.glob("traces/*/toy/*.jsonl")

@@ -10,12 +10,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from kernelderby.api.machine import Check, is_plain
 from kernelderby.authoring.scratch import is_file, scratch_set, shape_lines, solution_of_file, write_packed
 from kernelderby.catalog import Catalog, Definition, Solution
 from kernelderby.errors import DerbyError
 from kernelderby.store.appended import append_line
-from kernelderby.store.fields import lines_of
+from kernelderby.store.fields import Name, lines_of, read_toml
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,19 +70,25 @@ class AdHoc:
         return written
 
 
+class _About(Struct):
+    """Of the solution.toml beside a file."""
+
+    definition: Name | None = None
+
+
 def operator_of(catalog: Catalog, name: str, operator: str | None = None) -> str:
     """The given operator. Without one: `name` if it is an operator, otherwise the operator of the solution `name`, or
     of the solution.toml beside the file."""
-    from kernelderby.store.fields import read_toml
-
     if operator is not None:
         return operator
     if not is_file(name):
         return name if name in catalog.definitions else catalog.solution(name).definition
     about = Path(name.partition("::")[0]).parent / "solution.toml"
-    written: dict[str, Any] = read_toml(about) if about.is_file() else {}
-    if isinstance(written.get("definition"), str):
-        return str(written["definition"])
+    if about.is_file() and (written := read_toml(about, _About).definition) is not None:
+        try:
+            return catalog.definition(written).name
+        except DerbyError as problem:
+            raise DerbyError(f"{about}: definition: {problem}") from None
     raise DerbyError(f"{name}: which operator does it compute? add --for OPERATOR; `derby list` names them")
 
 

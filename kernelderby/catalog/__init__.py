@@ -368,4 +368,4 @@ def _named(root: Path, kind: str, name: str, known: Mapping[str, T], broken: Map
     if name in broken:
         raise DerbyError(broken[name])
     where = "" if root == Path() else f"{root}: "  # the current directory needs no name
-    raise DerbyError(f"{where}no {kind} {name!r}; {suggestion(name, known)}")
+    raise DerbyError(f"{where}no {kind} {name!r:.80}; {suggestion(name, known)}")
