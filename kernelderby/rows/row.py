@@ -197,12 +197,18 @@ class KnownEnvironment(Struct):
     clocks: tuple[Clocks, ...] | None = None
 
 
+class RanInput(Struct):
+    """Other programs may know more kinds than ours."""
+
+    type: Name
+
+
 class RanWorkload(Struct):
     """`workload`, as in the workloads file."""
 
     uuid: Name
     axes: dict[str, Size]
-    inputs: dict[str, dict[str, Any]]
+    inputs: dict[str, RanInput]
 
 
 class Row(Struct):

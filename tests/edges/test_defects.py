@@ -197,6 +197,8 @@ def test_a_broken_hardware_file(tmp_path, checkout, old, new, words):
         (lambda row: row["measurement"].update(samples_us=[[-8.0, 8.0]]), "samples_us[0][0]"),
         (lambda row: row["workload"]["axes"].update(rows=999), "those of uuid"),
         (lambda row: row["workload"]["inputs"]["factor"].update(value=77.0), "inputs.factor.value"),
+        (lambda row: row["workload"]["inputs"]["factor"].update(type=-1), "workload: inputs.factor.type"),
+        (lambda row: row["workload"]["inputs"]["x"].clear(), "workload: inputs.x.type"),
         (lambda row: row["evaluation"].update(status="INCORRECT_NUMERICAL", performance=None), "evaluation.status"),
         (lambda row: row["evaluation"]["performance"].update(latency_ms=1e-6, speedup_factor=None), "latency_ms"),
         (lambda row: row["measurement"].update(status="great"), "'great'"),
