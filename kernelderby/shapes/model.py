@@ -12,12 +12,8 @@ from kernelderby.store.fields import convert, read_json
 
 # Models that multiply attention by the sigmoid of another layer, over the columns of all heads.
 _GATED = ("qwen3_next", "qwen3_5", "minimax_text_01")
-_QK_NORM = (
-    "qwen3",
-    "qwen3_moe",
-    "qwen3_vl",
-    "qwen3_vl_moe",
-)  # models with a norm of each query and key head; others state it (use_qk_norm)
+# Models with a norm of each query and key head; others state it (use_qk_norm).
+_QK_NORM = ("qwen3", "qwen3_moe", "qwen3_vl", "qwen3_vl_moe")
 _L2_NORM = ("llama4",)  # without weights
 _UNGATED = ("gpt2", "gptj", "gpt_neox", "opt", "bloom", "falcon", "mpt", "phi", "starcoder2", "nemotron", "nemotron_h")
 _QKV_BIAS = ("qwen2", "qwen2_moe", "qwen2_vl", "qwen2_5_vl")  # others state it

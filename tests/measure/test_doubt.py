@@ -172,6 +172,14 @@ def test_a_disturbed_pace_is_taken_again_before_a_batch_decides():
     assert judged.batches == [] and judged.clocked["graph"].short_us == 0 and judged.relayed["graph"].unsure_us == 1.5
 
 
+@pytest.mark.parametrize("slice_us", [0.0, 2080.0])
+def test_who_keeps_the_gpu_busy_after_a_try_is_not_rid_of_it(slice_us):
+    """Neither of a claim that falls short, nor of a call that seems to hold a time slice: no batch decides then."""
+    judged = looked({}, {"graph": 3.0}, singly={"graph": 9.0}, unsure_us=[0.5, math.inf], slice_us=slice_us)
+    assert judged.batches == [] and judged.clocked["graph"].call_us == 9.0 + slice_us
+    assert (judged.verdict.status is Status.REWARD_HACK) == bool(slice_us)
+
+
 def test_where_the_gpu_does_not_come_to_rest_batches_decide_and_nobody_is_accused():
     judged = looked({"eager": 10.0}, {"eager": 10.0}, singly={"eager": 0.0}, unsure_us=math.inf)
     assert judged.batches == ["eager"] and judged.relayed == {} and judged.verdict.status is Status.PASSED

@@ -94,10 +94,11 @@ class SecondLook:
         """By the relay; None where that is not certain enough."""
         margin = max(LEAST_US, OF_CALL * claimed)
         found = self._relayed(kind, claimed, margin)
-        if by_host := bool(found) and found[-1].short_of(claimed, margin) > _OF_A_SLICE_US:
-            found = self._relayed(kind, claimed, margin, by_host)
         if not found:
             return None
+        by_host = found[-1].short_of(claimed, margin) > _OF_A_SLICE_US
+        if by_host:  # a GPU that is then kept busy shows nothing else
+            found = self._relayed(kind, claimed, margin, by_host) or found
         sound = [each for each in found if _is_sound(each, claimed)]
         if not sound:
             judged.relayed[kind] = best = min(found, key=lambda each: each.most_us)
@@ -108,8 +109,9 @@ class SecondLook:
         return Clocked(best.call_us, best.call_us - claimed if short > 0 else 0.0)
 
     def _relayed(self, kind: str, claimed: float, margin: float, by_host: bool = False) -> list[Relayed]:
-        """What the tries found, until one bears the claim out or none is left; empty without a pace. The pace alone
-        says how certain a try is, so no solution gains a further one by being restless."""
+        """What the tries found, until one bears the claim out, none is left, or the GPU does not come to rest; empty
+        without a pace. The pace alone says how certain a try is, so no solution gains a further one by being restless.
+        """
         pace, most, found = self._session.pace, MOST_AGAIN if by_host else MOST, list[Relayed]()
         if pace is None:
             return found
@@ -118,7 +120,7 @@ class SecondLook:
             time.sleep(pause)
             seen = self._relay.relayed(pace, kind, margin, copy_us, by_host, most)
             if math.isinf(seen.unsure_us):
-                return []
+                break  # what was found so far counts, or whoever keeps the GPU busy would be rid of it
             # A call that waits for the GPU on its host could not be captured.
             found.append(replace(seen, wakes_us=0.0) if self._has_graph else seen)
             sound, short = _is_sound(seen, claimed), found[-1].short_of(claimed, margin)
