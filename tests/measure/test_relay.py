@@ -42,9 +42,9 @@ executor.CallExecutor.relay = lambda self, *words: (relayed.append(1), relay(sel
 EARLY = """from kernelderby.measure.worker import executor
 
 
-def relay(self, kind, count, armed):
+def relay(self, kind, count, armed, by_host=False):
     for number in range(count):
-        self.signals.wait("go", number + 1)
+        self.signals.wait("go", number + 1, on_host=by_host)
         self.signals.give("done", number + 1)
         time.sleep(0.02)
         self.call(number % 2)
@@ -133,10 +133,10 @@ def test_a_single_call_that_raises_ends_at_once_with_what_it_raised(relay_of, pa
 UNTIL_COMPARED = """from kernelderby.measure.worker import executor
 
 
-def relay(self, kind, count, armed):
+def relay(self, kind, count, armed, by_host=False):
     ended, saw = time.perf_counter(), False
     for number in range(count):
-        self.signals.wait("go", number + 1)
+        self.signals.wait("go", number + 1, on_host=by_host)
         saw |= number > 0 and time.perf_counter() - ended > 0.05
         if not saw:
             self.call(number % 2)
@@ -194,9 +194,9 @@ def test_which_single_calls_are_compared_shows_nowhere(relay_of, pacer, monkeypa
 HALF = """from kernelderby.measure.worker import executor
 
 
-def relay(self, kind, count, armed):
+def relay(self, kind, count, armed, by_host=False):
     for number in range(count):
-        self.signals.wait("go", number + 1)
+        self.signals.wait("go", number + 1, on_host=by_host)
         if os.urandom(1)[0] < 115:
             self.call(number % 2)
         self.signals.give("done", number + 1)

@@ -28,7 +28,7 @@ from kernelderby.store.counts import counted
 
 # A claim that is half of what the judge's clock says, less this much, is no slow host and no accident.
 _NO_ACCIDENT_US = {"cuda": 400.0, "cpu": 20_000.0}
-_PATIENCE = (0.1, 0.5, 2.0)  # seconds; what makes a GPU or a CPU slow for a while ends, what a solution hides does not
+_PATIENCE = (0.1, 0.5, 1.0)  # seconds; what makes a GPU or a CPU slow for a while ends, what a solution hides does not
 # So much more than claimed may be a GPU's time slice, 2 ms, and not the call's (relay.py).
 _OF_A_SLICE_US = 1000.0
 # Where the pace is less certain than that, the relay decides nothing, and a batch does.
@@ -112,11 +112,11 @@ class SecondLook:
         """What the tries found, until one bears the claim out, none is left, or the GPU does not come to rest; empty
         without a pace. The pace alone says how certain a try is, so no solution gains a further one by being restless.
         """
-        pace, most, found = self._session.pace, MOST_AGAIN if by_host else MOST, list[Relayed]()
+        pace, most, found = self._session.pace, MOST, list[Relayed]()
         if pace is None:
             return found
         copy_us = self._batches.copy_us(kind) if self._returns_outputs else 0.0
-        for pause in (0.0, *_PATIENCE[: 1 if by_host else None]):  # the host takes 1.6 s for so many calls
+        for pause in (0.0, *_PATIENCE):
             time.sleep(pause)
             seen = self._relay.relayed(pace, kind, margin, copy_us, by_host, most)
             if math.isinf(seen.unsure_us):
@@ -126,7 +126,7 @@ class SecondLook:
             sound, short = _is_sound(seen, claimed), found[-1].short_of(claimed, margin)
             if (sound and short <= 0) or (short > _OF_A_SLICE_US and not by_host):
                 break
-            if not by_host and not sound:
+            if not sound:
                 if most == MOST_AGAIN:
                     break
                 most = MOST_AGAIN

@@ -9,8 +9,8 @@ in the same way, over the same buffers, with a process that holds no solution (t
 
 A call on several streams must not be enqueued ahead: one of its streams waits for another, which waits for the word.
 Such calls took 2.09 ms (H200, 2026-11-29), presumably since a GPU leaves a process that waits for itself only when its
-time slice is over. They are relayed by the host: the word is there before the worker is asked for the call, and the
-judge's host waits for the worker's word. Messages then lie in the window, and make this clock unsure by 15 to 70 us.
+time slice is over. They are relayed by the host: the judge's stream gives the word in memory of the host, where the
+worker's thread waits for it, and enqueues the call then. What a thread takes for that lies in the window.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import torch
 
 from kernelderby.measure.clock.timing import flush_bytes
 from kernelderby.measure.judge.checksums import bytes_of
-from kernelderby.measure.judge.correctness import POISON, Outputs, synchronize
+from kernelderby.measure.judge.correctness import POISON, synchronize
 from kernelderby.measure.judge.exchange import COMPARING_SECONDS, ENOUGH_BY_CLOCK, Exchange, Left
 from kernelderby.measure.wire.remote import RemoteExecutor
 from kernelderby.measure.wire.replies import Failed
@@ -190,36 +190,41 @@ class Relay:
         keeps: Collection[int] = (),
         left: dict[int, tuple[Left, int, str]] | None = None,
     ) -> list[float]:
-        """Microseconds of single calls, the sets in turn; by_host: all on the first one. keeps: of which
-        `left` gets the outputs, with the set and the variant of the contents. What the judge does between two calls is
-        the same for all of them."""
+        """Microseconds of single calls, the sets in turn. keeps: of which `left` gets the outputs, with the set and the
+        variant of the contents. What the judge does between two calls is the same for all of them."""
         times, device = list[float](), self._exchange.maker.device
         while len(times) < count:
             self._made[kind] += 1
-            first, calls = len(times), 1 if by_host else min(AT_ONCE, count - len(times))
+            first, calls = len(times), min(AT_ONCE, count - len(times))
             signals.reset()
             synchronize(device)
             variants = [f"relay/{kind}/{self._made[kind]}/{number}" for number in range(calls)]
-            begun = list[_Begun]()
-            if by_host:  # one call, so on the first set
-                begun.append(self._begun(signals, 0, variants[0], 1))
-                synchronize(device)
 
-            def drive(first: int = first, variants: list[str] = variants, begun: list[_Begun] = begun) -> None:
+            def drive(first: int = first, variants: list[str] = variants) -> None:
                 for number, variant in enumerate(variants):
                     which, word = number % len(self._exchange.sets), number + 1
-                    call = begun[number] if begun else self._begun(signals, which, variant, word)
-                    us, found = self._ended(call, executor, signals, which, word, first + number in keeps, by_host)
+                    keep = first + number in keeps
+                    us, found = self._single(executor, signals, which, variant, word, keep, by_host)
                     times.append(us)
                     if left is not None:
                         left[first + number] = found, which, variant
 
             waits = device.type == "cuda" and not by_host and (id(executor), kind) not in self._blocks
-            if not executor.relay(kind, calls, drive, signals.release, waits) and not by_host:
+            if not executor.relay(kind, calls, drive, signals.release, waits, by_host) and not by_host:
                 self._blocks.add((id(executor), kind))
         return times
 
-    def _begun(self, signals: Signals, which: int, variant: str, word: int) -> _Begun:
+    def _single(
+        self,
+        executor: RemoteExecutor,
+        signals: Signals,
+        which: int,
+        variant: str,
+        word: int,
+        keeps: bool,
+        by_host: bool,
+    ) -> tuple[float, Left]:
+        """One call, at this word: its microseconds, and what it has left."""
         exchange, maker = self._exchange, self._exchange.maker
         device = maker.device
         inputs, outputs = exchange.sets[which].inputs, exchange.sets[which].outputs
@@ -234,23 +239,10 @@ class Relay:
             bytes_of(inputs[each]).copy_(bytes_of(own[each]))
         exchange.ready(which, POISON[exchange.random.randrange(2)])
         evict_inputs(device)
-        signals.give("go", word)
-        return watch, taken
-
-    def _ended(
-        self,
-        begun: _Begun,
-        executor: RemoteExecutor,
-        signals: Signals,
-        which: int,
-        word: int,
-        keeps: bool,
-        by_host: bool = False,
-    ) -> tuple[float, Left]:
-        (watch, taken), exchange = begun, self._exchange
-        signals.wait("done", word, executor.lives, on_host=by_host)
+        signals.give("go", word, on_host=by_host)
+        signals.wait("done", word, executor.lives)
         for each, tensor in taken.items():
-            tensor.copy_(exchange.sets[which].outputs[each])
+            tensor.copy_(outputs[each])
         us = watch.stopped(executor.lives, signals.release)
         return us, exchange.left(which, keeps, taken)
 
@@ -278,9 +270,6 @@ class _Watch:
                 self._end.synchronize()
                 raise Failed(Status.CRASHED, "the process has ended, or was late, in the middle of a call")
         return float(self._begin.elapsed_time(self._end)) * 1e3
-
-
-_Begun = tuple[_Watch, Outputs]
 
 
 def evict_inputs(device: torch.device) -> None:

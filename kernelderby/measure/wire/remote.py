@@ -56,8 +56,9 @@ class RemoteExecutor:
     seconds: float
 
     def attach(self, sets: list[BufferSet], signals: Signals) -> None:
-        described, descriptors = _described([*sets, signals.buffers])
-        self._ask(Done, "attach", descriptors, sets=described[:-1], signals=described[-1])
+        described, descriptors = _described([*sets, *signals.sets])
+        count = len(sets)
+        self._ask(Done, "attach", descriptors, sets=described[:count], signals=described[count:])
 
     def set_up(self, which: int) -> SetUpTaken | None:
         start = time.monotonic()
@@ -125,11 +126,19 @@ class RemoteExecutor:
         }
         return msgspec.structs.replace(taken, **times, notes=noted(taken.notes), outside=outside)
 
-    def relay(self, kind: str, count: int, drive: Callable[[], None], release: Callable[[], None], waits: bool) -> bool:
+    def relay(
+        self,
+        kind: str,
+        count: int,
+        drive: Callable[[], None],
+        release: Callable[[], None],
+        waits: bool,
+        by_host: bool = False,
+    ) -> bool:
         """Runs the worker's calls at the judge's signals, which drive() gives; release() frees the worker if drive()
-        ends early. waits: wait a while until all calls are enqueued. Returns whether they were enqueued before
-        drive()."""
-        self.worker.send("relay", self.seconds, kind=kind, count=count)
+        ends early. waits: wait a while until all calls are enqueued. by_host: the worker enqueues each one when its
+        thread sees the signal. Returns whether all were enqueued before drive()."""
+        self.worker.send("relay", self.seconds, kind=kind, count=count, by_host=by_host)
         is_armed = waits and self.worker.has_answered(_ARMED_SECONDS)
         try:
             drive()
@@ -188,7 +197,7 @@ class RemoteExecutor:
 
 
 def _described(sets: Sequence[BufferSet]) -> tuple[list[dict[str, Any]], list[int]]:
-    """The descriptions for the worker; on a CPU with descriptors, to which the handles refer by number."""
+    """The descriptions for the worker, and descriptors, to which the handles of a CPU's memory refer by number."""
     described, descriptors = [], list[int]()
     for each in sets:
         found = dict(each.description or {})
