@@ -72,6 +72,9 @@ _TARGETED = {
     **{"rt_tgsigqueueinfo": (297, 240), "sched_setaffinity": (203, 122), "sched_setparam": (142, 118)},
     **{"sched_setscheduler": (144, 119), "sched_setattr": (314, 274)},
 }
+# Of those that send a signal: the argument with its number. A worker sends no SIGCONT: sent at the moment at which the
+# run stops all of its processes, before the sender itself has stopped, it wakes them all.
+_GOING_ON = {"kill": 1, "tkill": 1, "tgkill": 2, "rt_sigqueueinfo": 1, "rt_tgsigqueueinfo": 2}
 # Name: numbers, and the argument with a process. Refused unless it is 0, the caller itself.
 _OF_ITSELF = {
     **{"prlimit64": ((302, 261), 0), "move_pages": ((279, 239), 0), "migrate_pages": ((256, 238), 0)},
@@ -231,7 +234,10 @@ def _program(targets: Collection[int], has_service: bool, of_judge: bool) -> byt
         for name, numbers in table.items():
             if not ((has_service or of_judge) and name in _MESSAGES):
                 code += _rule(numbers[column], [(_RETURN, 0, 0, answer)])
-    for numbers in _TARGETED.values():
+    for name, numbers in _TARGETED.items():
+        if name in _GOING_ON and not of_judge:
+            wakes = [_argument(_GOING_ON[name]), (_EQUAL, 0, 1, signal.SIGCONT), _REFUSED_HERE]
+            code += [(_EQUAL, 0, len(wakes) + 1, numbers[column]), *wakes, (_LOAD, 0, 0, _NUMBER)]
         code += _rule(numbers[column], _answered_when(0, targets, _REFUSE))
     for name, (numbers, argument, values) in _WITH.items():
         if of_judge and name == "setrlimit":
