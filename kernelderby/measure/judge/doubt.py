@@ -124,7 +124,7 @@ class SecondLook:
             # A call that waits for the GPU on its host could not be captured.
             found.append(replace(seen, wakes_us=0.0) if self._has_graph else seen)
             sound, short = _is_sound(seen, claimed), found[-1].short_of(claimed, margin)
-            if (sound and short <= 0) or (short > _OF_A_SLICE_US and not by_host):
+            if (sound and short <= 0) or short > _OF_A_SLICE_US:
                 break
             if not sound:
                 if most == MOST_AGAIN:

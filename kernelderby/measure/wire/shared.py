@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
+import functools
 import math
 import mmap
 import os
@@ -191,8 +192,13 @@ _OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
 
 def driver_call(name: str, *arguments: Any) -> None:
     """Calls a function of the driver. torch.OutOfMemoryError if it has no memory, RuntimeError for all other errors."""
-    code = getattr(ctypes.CDLL("libcuda.so.1"), name)(*arguments)
+    code = getattr(_driver(), name)(*arguments)
     if code == _OUT_OF_MEMORY:
         raise torch.OutOfMemoryError(f"{name}: CUDA out of memory")
     if code:
         raise RuntimeError(f"{name} failed with CUDA error {code}")
+
+
+@functools.cache
+def _driver() -> ctypes.CDLL:
+    return ctypes.CDLL("libcuda.so.1")
