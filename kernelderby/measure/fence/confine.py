@@ -9,10 +9,13 @@ from pathlib import Path
 from kernelderby.measure.fence import folders, landlock, powers, seccomp
 
 
-def confine(writable: Collection[str], guarded: Collection[int] = (), channel: int = -1) -> None:
+def confine(
+    writable: Collection[str], guarded: Collection[int] = (), channel: int = -1, hidden: Collection[Path] = ()
+) -> None:
     """writable: the only writable places; if empty, no landlock, and the process keeps its powers. guarded: processes
     that get no signals. channel: to the watcher, which decides who may get signals; -1 for none. It is closed here.
-    Fences that the kernel lacks are left out; derby doctor lists them."""
+    hidden: places whose files it may not even read. Fences that the kernel lacks are left out; derby doctor lists
+    them."""
     if writable:
         powers.give_up()
     if channel >= 0:
@@ -20,4 +23,4 @@ def confine(writable: Collection[str], guarded: Collection[int] = (), channel: i
         os.close(channel)
     seccomp.protect(guarded)
     if writable:
-        landlock.writes_only_beneath([Path(each) for each in writable], folders.readable())
+        landlock.writes_only_beneath([Path(each) for each in writable], folders.readable(hidden))

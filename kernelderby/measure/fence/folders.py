@@ -8,7 +8,7 @@ import re
 import shutil
 import site
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 # Variables by which libraries find compilers, GPUs and their own files. A worker gets no other variable of the user's
@@ -78,11 +78,18 @@ def writable(own: Path, scratch: Path) -> list[Path]:
     return [own, scratch, *devices, Path("/proc/self")]
 
 
-def readable() -> list[Path]:
-    """A solution's worker may read files beneath these: everywhere except in /dev, where it may read only what it may
-    write. Reading a terminal would take its input and allow changing its settings, and opening some devices has
-    effects."""
-    return [Path("/", name) for name in os.listdir("/") if name != "dev"]
+def readable(hidden: Collection[Path] = ()) -> list[Path]:
+    """A solution's worker may read files beneath these: everywhere except in `hidden` and in /dev, where it may read
+    only what it may write. Reading a terminal would take its input and allow changing its settings, and opening some
+    devices has effects. A file that it may open it may also lock. Landlock allows whole folders, so folders above a
+    hidden one are replaced by their present entries."""
+    apart = {Path("/dev"), *(each.resolve() for each in hidden)}
+    above = {parent for each in apart for parent in each.parents}
+    found = []
+    for folder in above:
+        with contextlib.suppress(OSError), os.scandir(folder) as entries:
+            found += [Path(each.path) for each in entries if not each.is_symlink()]
+    return [each for each in found if each not in above and each not in apart]
 
 
 def remove_tree(folder: Path) -> None:

@@ -19,6 +19,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Collection
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -30,6 +31,7 @@ from kernelderby.measure.wire.replies import Wrong, sent, sent_failure
 from kernelderby.measure.worker.channel import Channel
 from kernelderby.measure.worker.failures import NotLoaded, status_of, told
 from kernelderby.rows.measurement import Status
+from kernelderby.store.appended import LOCK_FOLDER
 
 if TYPE_CHECKING:  # it imports torch; if that fails, the error is the answer to the first command
     from kernelderby.measure.worker.commands import Worker
@@ -80,7 +82,7 @@ def serve(
         most = resource.getrlimit(limit)[1]
         resource.setrlimit(limit, (value if most < 0 else min(value, most),) * 2)
     marks.mark(mark)  # before it runs any code of a solution
-    confine(writable, guarded, channel)
+    confine(writable, guarded, channel, [Path(root, "traces"), LOCK_FOLDER])
     for descriptor in (requests, replies):
         os.set_inheritable(descriptor, False)  # a solution's own subprocesses must not hold the pipes open
     asked = Channel(requests, replies)
