@@ -162,6 +162,8 @@ def test_what_a_compiler_says_is_told(own, derby, more):
         (["./definitions", "--for", "twice"], 1, "is a folder; name a FILE.py"),
         (["mine.py", "--for", "twice", "--shape", "T=3"], 1, "lacks D; write T=64,D=64"),
         (["mine.py", "--for", "twice", "--shape", "T=3,E=4"], 1, "no axis 'E'"),
+        (["mine.py", "--for", "twice", "--shape", "T=3,T=4,D=4"], 1, "T stands twice; leave one out"),
+        (["mine.py", "--for", "twice", "--shape", f"T={'9' * 99},D=4"], 1, "is no size; write a whole number below"),
         (["mine.py", "--for", "twise"], 1, "did you mean twice"),
         (["--shape", "T=3,D=4"], 2, "goes with"),
         (["--for", "twice"], 2, "goes with a FILE.py"),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -69,7 +70,8 @@ def new_operator(
     given, found_sizes, notes = tensors(inputs), dict[str, tuple[int, ...]](), list[str]()
     declared = tensors(outputs)
     if function:
-        given, found_sizes, source = _from_function(function, example, given)
+        with _going_on():
+            given, found_sizes, source = _from_function(function, example, given)
     elif not given:
         raise DerbyError("a new operator needs its inputs, such as x:bf16[T,2,D], or --from MODULE:FUNCTION")
     else:
@@ -88,7 +90,8 @@ def new_operator(
     chosen = usual_sizes(given, told)
     from kernelderby.measure.author.trial import run_trial  # torch: not before the words are right
 
-    trial = run_trial(source, given, {axis: sizes[0] for axis, sizes in chosen.items()})
+    with _going_on():
+        trial = run_trial(source, given, {axis: sizes[0] for axis, sizes in chosen.items()})
     results, source = _outputs(given, declared, trial.outputs, source, computes)
     chosen = small_enough((*given, *results), chosen, told)
     operator = NewOperator(
@@ -113,6 +116,17 @@ def new_operator(
         ]
     )
     return WrittenEntry(name, tuple(files), shown, tuple(notes))
+
+
+@contextmanager
+def _going_on() -> Iterator[None]:
+    """DerbyError if the user's code calls exit(), which would end the command in silence."""
+    try:
+        yield
+    except SystemExit as ended:
+        if type(ended) is not SystemExit:  # cli/signals.py: Signalled
+            raise
+        raise DerbyError("the reference ends the process by exit(); take that out") from None
 
 
 def _from_function(

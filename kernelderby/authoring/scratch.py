@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import ast
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from kernelderby.authoring.entry import parsed, takes_outputs
+from kernelderby.authoring.words import is_size
 from kernelderby.catalog import Catalog, Definition, Requires, Solution, Workload, constraints
 from kernelderby.catalog.pack import packed_solution
 from kernelderby.catalog.solutions import SOURCE_SUFFIXES
@@ -79,11 +82,13 @@ def values_of(definition: Definition, word: str) -> dict[str, int | float | str]
         name, equals, value = part.strip().partition("=")
         if not equals or not value:
             raise DerbyError(f"--shape: {part!r:.60} is not AXIS=SIZE; write {_example(definition)}")
+        if name in found:
+            raise DerbyError(f"--shape: {name} stands twice; leave one out, or repeat --shape for another shape")
         if definition.axes.get(name) is not None:
             raise DerbyError(f"--shape: {name} is always {definition.axes[name]} in {definition.name}; leave it out")
         if name in definition.axes:
-            if not value.isdecimal():
-                raise DerbyError(f"--shape: {name}: {value!r:.60} is no size; write a whole number")
+            if not is_size(value):
+                raise DerbyError(f"--shape: {name}: {value!r:.60} is no size; write a whole number below 10^18")
             found[name] = int(value)
         elif name in definition.inputs and definition.inputs[name].shape is None:
             found[name] = _number(name, value)
@@ -140,10 +145,11 @@ def free_axes(definition: Definition) -> list[str]:
 
 
 def _number(name: str, value: str) -> int | float:
-    try:
-        return int(value) if re.fullmatch(r"-?\d+", value) else float(value)
-    except ValueError:
-        raise DerbyError(f"--shape: {name}: {value!r:.60} is no number; mend it") from None
+    with suppress(ValueError):
+        found = int(value) if re.fullmatch(r"-?\d{1,18}", value) else float(value)
+        if math.isfinite(found):
+            return found
+    raise DerbyError(f"--shape: {name}: {value!r:.60} is no finite number; mend it")
 
 
 def scratch_set(

@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import keyword
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from kernelderby.authoring.formulas import Formula, formula
@@ -97,13 +99,20 @@ def tensors(words: Iterable[str]) -> list[Tensor]:
     return found
 
 
+def is_size(text: str) -> bool:
+    """Whether a word is a whole number below 10^18: larger ones fit no tensor, and int() refuses the longest."""
+    return text.isdecimal() and len(text) <= 18
+
+
 def sizes(words: Sequence[str], axes: Iterable[str]) -> dict[str, tuple[int, ...]]:
     """Axis -> sizes, from `T=1,64 D=4096`. DerbyError for a name that is not an axis."""
     known, found = list(axes), dict[str, tuple[int, ...]]()
     for word in words:
         name, equals, values = word.partition("=")
-        if not equals or not all(each.isdecimal() for each in values.split(",")):
+        if not equals or not all(is_size(each) for each in values.split(",")):
             raise DerbyError(f"{word!r:.80}: is no size; write AXIS=1,64,1024")
+        if name in found:
+            raise DerbyError(f"{name}: stands twice; write {name}={','.join(map(str, found[name]))},{values:.40}")
         if name not in known:
             raise DerbyError(f"{word!r:.80}: {name} is no axis that varies; there are {', '.join(known) or 'none'}")
         found[name] = tuple(int(each) for each in values.split(","))
@@ -201,7 +210,7 @@ def base_axes(every: Iterable[Tensor]) -> list[str]:
 
 
 def _dimension(word: str, part: str) -> Part:
-    if part.isdecimal():
+    if is_size(part):
         return int(part)
     if part.isidentifier() and not keyword.iskeyword(part):
         return part
@@ -218,10 +227,10 @@ def _number(word: str, dtype: str, given: str) -> float | int | bool:
 
 
 def _float(word: str, given: str) -> float:
-    try:
-        return float(given)
-    except ValueError:
-        raise DerbyError(f"{word!r:.80}: {given!r} is no number; mend it") from None
+    with suppress(ValueError):
+        if math.isfinite(found := float(given)):
+            return found
+    raise DerbyError(f"{word!r:.80}: {given!r:.60} is no finite number; mend it")
 
 
 def _high(word: str, given: str) -> str | float:

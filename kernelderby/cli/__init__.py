@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import importlib
 import os
+import re
 import sys
 from difflib import get_close_matches
 from pathlib import Path
@@ -99,6 +100,9 @@ def main() -> None:
     unwind_on_signals()
     gc.set_threshold(5_000_000, 50, 50)  # rows by the hundred thousand live to the end: nothing is found among them
     try:
+        for word in sys.argv[1:]:
+            if re.search(r"\d{100}", word):  # int() refuses the longest, float() those of more than 308 digits
+                raise DerbyError(f"{word[:40]}...: holds a number of 100 digits or more; write a smaller one")
         derby(prog_name="derby")
     except Signalled as ended:
         ended.tell()

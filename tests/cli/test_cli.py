@@ -50,6 +50,23 @@ def test_an_unknown_verb_suggests_near_names(derby, typed, said):
     assert err.count("\n") == 1 and err.startswith("derby: ") and said in err
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["rank", "x", "--shape", "T=9"],
+        ["shapes", "qwen3-8b", "--tp", "9"],
+        ["shapes", "qwen3-8b", "--tokens", "9"],
+        ["check", "--seeds", "9"],
+        ["profile", "kernels", "x.json", "--window", "9:"],
+        ["profile", "kernels", "x.json", "--range", "x", "--repetition", "9"],
+    ],
+)
+@pytest.mark.parametrize("digits", [400, 5000])
+def test_a_number_that_nothing_can_hold_is_one_line(derby, arguments, digits):
+    code, out, err = derby(*(word.replace("9", "9" * digits) for word in arguments))
+    assert (code, out) == (1, "") and err.count("\n") == 1 and "a number of 100 digits or more; write a smaller" in err
+
+
 @pytest.mark.parametrize("arguments", [["pack"], ["roofline"], ["export", "."], ["rank"]])
 def test_a_wrong_root_is_one_line_and_no_folder(derby, tmp_path, arguments):
     code, _, err = derby(*arguments, "--root", tmp_path / "typo")
