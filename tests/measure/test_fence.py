@@ -10,6 +10,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -550,6 +551,36 @@ print(found)
 def test_who_runs_a_program_that_cannot_be_read_hides_its_files():
     done = subprocess.run([sys.executable, "-c", HIDDEN], capture_output=True, text=True, timeout=60)
     assert done.stdout == "[False, True]\n", done.stderr
+
+
+DEAD_LEADER = """
+import ctypes, os, platform, sys, threading, time
+
+def holds():
+    memory, file = bytearray(64 << 20), open(sys.argv[1])
+    print("ready", flush=True)
+    time.sleep(60)
+
+threading.Thread(target=holds).start()
+ctypes.CDLL(None).syscall(60 if platform.machine() == "x86_64" else 93, 0)  # ends this thread alone
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc is Linux's")
+def test_what_a_process_holds_is_seen_when_its_first_thread_has_ended(tmp_path):
+    (tmp_path / "file").write_text("")
+    words = marks.marked(number := marks.new_run() + 1, [sys.executable, "-c", DEAD_LEADER, str(tmp_path / "file")])
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "ready\n"
+        until = time.monotonic() + 10
+        while b") Z" not in Path(f"/proc/{process.pid}/stat").read_bytes() and time.monotonic() < until:
+            time.sleep(0.01)
+        assert processes.held([process.pid]) > 64 << 20
+        assert processes.held_by_files([process.pid], 1000)[0] > 2
+        assert processes.has_open(process.pid, (tmp_path / "file").stat())
+        assert not marks.is_dead(process.pid) and marks.carrying(number) == [process.pid]
+        assert marks.end(number) and process.wait(10) < 0
+    assert marks.is_dead(process.pid) and not processes.held([process.pid])
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc is Linux's")

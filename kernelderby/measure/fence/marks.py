@@ -93,11 +93,13 @@ def _processes() -> Iterator[int]:
 
 
 def is_dead(pid: int) -> bool:
-    """Whether the process is gone, a zombie, or a thread of a zombie."""
+    """Whether the process or thread is gone, or a zombie. A process whose first thread alone has ended looks like one,
+    and lives on."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()[0] in (b"Z", b"X")
-    except (OSError, IndexError):
+            words = file.read().rpartition(b")")[2].split()
+        return words[0] in (b"Z", b"X") and int(words[17]) <= 1
+    except (OSError, ValueError, IndexError):
         return True
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import itertools
 import os
 import signal
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from kernelderby.measure.fence import marks
@@ -33,11 +34,36 @@ _HELD = (b"VmRSS:", b"VmPTE:", b"HugetlbPages:")  # proc_pid_status(5), in kB; i
 def held(pids: Collection[int]) -> int:
     """Bytes of memory that these processes hold; shared memory counts for each."""
     found = 0
-    for pid in pids:
+    for place in _places(pids):
         with contextlib.suppress(OSError, ValueError, IndexError):
-            lines = Path(f"/proc/{pid}/status").read_bytes().splitlines()
+            lines = Path(f"{place}/status").read_bytes().splitlines()
             found += sum(int(line.split()[1]) for line in lines if line.startswith(_HELD))
     return found * 1024
+
+
+_PF_EXITING = 4  # <linux/sched.h>
+
+
+def _places(pids: Collection[int]) -> Iterator[str]:
+    """Where /proc shows the memory and the files of each process: with one of its threads that has not ended. The first
+    thread may end before the others, and /proc/<pid> is then empty."""
+    for pid in pids:
+        if not _is_ending(f"/proc/{pid}"):
+            yield f"/proc/{pid}"
+            continue
+        with contextlib.suppress(OSError):  # it has ended
+            threads = (f"/proc/{pid}/task/{thread}" for thread in os.listdir(f"/proc/{pid}/task"))
+            yield from itertools.islice((each for each in threads if not _is_ending(each)), 1)
+
+
+def _is_ending(place: str) -> bool:
+    """Whether the thread has ended, or is just giving back what it held."""
+    try:
+        with open(f"{place}/stat", "rb") as file:
+            words = file.read().rpartition(b")")[2].split()
+        return words[0] in (b"Z", b"X") or bool(int(words[6]) & _PF_EXITING)
+    except (OSError, ValueError, IndexError):
+        return True
 
 
 _PIPE_BYTES = 1 << 16  # a pipe's usual size, which a worker cannot raise
@@ -63,9 +89,6 @@ def worked(pids: Collection[int]) -> float:
     return found / os.sysconf("SC_CLK_TCK")
 
 
-_PF_EXITING = 4  # <linux/sched.h>
-
-
 def are_working(pids: Collection[int]) -> bool:
     """Whether a thread of these processes runs or waits for a processor, other than to end."""
     for pid in pids:
@@ -83,11 +106,11 @@ def are_working(pids: Collection[int]) -> bool:
 def hide_files(pids: Collection[int]) -> bool:
     """Whether one of these processes keeps its open files, and the memory behind them, from its own user. So does who
     runs a program that the user may not read."""
-    for pid in pids:
+    for place in _places(pids):
         try:
-            os.listdir(f"/proc/{pid}/fd")
+            os.listdir(f"{place}/fd")
         except PermissionError:
-            if not marks.is_dead(pid):
+            if not _is_ending(place):
                 return True
         except OSError:  # it has ended
             continue
@@ -98,16 +121,16 @@ def held_by_files(pids: Collection[int], most: int) -> tuple[int, int]:
     """The number of files that these processes have open (counted up to `most`), and the bytes of memory behind files
     without a disk: nameless files (memfd_create), pipes and pairs of sockets, each counted once."""
     count, found = 0, dict[str, int]()
-    for pid in pids:
+    for place in _places(pids):
         try:
-            names = os.listdir(f"/proc/{pid}/fd")
+            names = os.listdir(f"{place}/fd")
         except OSError:
             continue
         count += len(names)
         if count > most:
             break
         for name in names:
-            path = f"/proc/{pid}/fd/{name}"
+            path = f"{place}/fd/{name}"
             try:
                 target = os.readlink(path)
                 if target.startswith("pipe:"):
@@ -142,11 +165,11 @@ def forgotten(pids: Collection[int], before: int) -> int:
     if grown < _LEAST_SHARED:
         return 0
     mapped, resident = dict[bytes, int](), 0
-    for pid in pids:
+    for process in _places(pids):
         try:
-            with open(f"/proc/{pid}/maps", "rb") as file:
+            with open(f"{process}/maps", "rb") as file:
                 lines = [line.split(None, 5) for line in file if b"/" in line]
-            with open(f"/proc/{pid}/status", "rb") as file:
+            with open(f"{process}/status", "rb") as file:
                 resident += sum(int(line.split()[1]) * 1024 for line in file if line.startswith(b"RssShmem:"))
         except (OSError, ValueError, IndexError):  # it has ended
             continue
@@ -208,17 +231,18 @@ def signalled(pid: int, number: signal.Signals) -> None:
 
 
 def has_open(pid: int, file: os.stat_result) -> bool:
-    try:
-        descriptors = os.listdir(f"/proc/{pid}/fd")
-    except OSError:  # it has ended
-        return False
-    for each in descriptors:
+    for place in _places([pid]):
         try:
-            found = os.stat(f"/proc/{pid}/fd/{each}")
-        except OSError:
-            continue
-        if (found.st_dev, found.st_ino) == (file.st_dev, file.st_ino):
-            return True
+            descriptors = os.listdir(f"{place}/fd")
+        except OSError:  # it has ended
+            return False
+        for each in descriptors:
+            try:
+                found = os.stat(f"{place}/fd/{each}")
+            except OSError:
+                continue
+            if (found.st_dev, found.st_ino) == (file.st_dev, file.st_ino):
+                return True
     return False
 
 
