@@ -78,7 +78,7 @@ def pace_of(profile: Profile, within: str) -> Pace:
         profile.spans()  # raises the error that says what is missing
     found = outermost(profile.range_instances(pattern), lambda each: each)
     if not found:
-        raise DerbyError(f"{profile.no_range(within)}; name one with --within REGEX")
+        raise DerbyError(profile.no_range(within))
     by_process: dict[int, list[RangeInstance]] = defaultdict(list)
     for each in found:
         by_process[each.process].append(each)

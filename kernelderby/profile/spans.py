@@ -196,8 +196,10 @@ class Profile(ABC):
     def no_range(self, within: str) -> str:
         """The text of the error for an expression that matches no range."""
         names = sorted({unnumbered(each.name) for each in self.range_instances()})
-        there = f"there are {', '.join(names[:8])}" if names else "the profile has no ranges"
-        return f"{self.path}: no range fits '{within}'; {there}"
+        if not names:
+            mark = "torch.cuda.nvtx.range_push, or in torch.profiler's traces record_function"
+            return f"{self.path}: has no ranges, so none fits '{within}'; mark the steps in the program with {mark}"
+        return f"{self.path}: no range fits '{within}'; there are {', '.join(names[:8])}; name one with --within REGEX"
 
     def modules(self) -> list[tuple[str, ...]]:
         """For each span in order the nn.Modules around its launch, "nn.Module: Linear_3", outermost first. Empty if the

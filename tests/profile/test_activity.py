@@ -163,8 +163,12 @@ def test_pace_and_what_falls_out(derby, tmp_path):
     assert all(row.period_ns == 100_000 for row in found.repetitions[:-1])
     code, out, _ = derby("profile", "pace", path, "--within", "step")
     assert code == 0 and "1 out of line" in out and "deviations" in out
-    with pytest.raises(DerbyError, match="no range fits 'nothing'; there are step"):
+    with pytest.raises(DerbyError, match="no range fits 'nothing'; there are step; name one with --within"):
         pace_of(open_profile(path), "nothing")
+    with Export(tmp_path / "bare.sqlite") as export:
+        export.kernel("k", 0, 10, 1)
+    with pytest.raises(DerbyError, match="has no ranges, so none fits 'step'; mark the steps in the program with"):
+        pace_of(open_profile(tmp_path / "bare.sqlite"), "step")
 
 
 def test_repetitions_can_be_chosen(tmp_path):

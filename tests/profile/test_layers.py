@@ -206,6 +206,25 @@ def test_a_layer_in_order_is_the_table():
     assert found.wall_us - found.busy_us == 5 * len(LAYER) - 1
 
 
+def test_a_pass_of_two_gpus_is_as_long_as_that_of_one():
+    """They run at the same time, and each counts its passes."""
+    one = column(timeline(LAYER * 5, gap=1))
+    both = column(timeline(LAYER * 5, gap=1) + timeline(LAYER * 5, gap=1, start=3, device=1))
+    assert both.passes == 2 * one.passes and both.wall_us == 2 * one.wall_us and both.busy_us == 2 * one.busy_us
+
+
+def test_a_layer_of_one_group_has_one_sum(tmp_path):
+    layer_map = tmp_path / "one.toml"
+    layer_map.write_text(
+        'title = "t"\nlayers = 2\n[[modules]]\ngroup = "layer"\nname = "a"\nkernels = [{ match = "^k$" }]\n'
+    )
+    with Export(tmp_path / "a.sqlite") as export:
+        export.kernel("k", 0, 10, 1)
+        export.kernel("k", 20, 30, 2)
+    shown = text.render(layers_report(layer_table([tmp_path / "a.sqlite"], map_name=layer_map)), width=200)
+    assert shown.count("layer  sum") == 1 and "1 forward pass\n" in shown
+
+
 def test_a_shared_expert_on_a_side_stream_counts_once():
     """combine runs 394 us on the main stream, the shared expert's 34 us inside it on another."""
     spans, now = [], 0

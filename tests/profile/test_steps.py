@@ -122,6 +122,11 @@ def test_steps_by_range_and_an_error_that_says_what_there_is():
         steps_of(profile, "(")
 
 
+def test_steps_without_names_have_no_kinds():
+    with pytest.raises(DerbyError, match="no steps of 'decode'; their steps have no kinds, leave it out"):
+        compare_kernels(serving(), serving(), kind="decode")
+
+
 def test_steps_by_their_period_and_layers_by_theirs():
     profile = serving(jitter=500)
     found = steps_of(profile)

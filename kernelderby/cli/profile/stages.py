@@ -63,6 +63,8 @@ def command(
 
     if sum(each is not None for each in (solution, stages_file, draft)) != 1:
         raise DerbyError("give one of --solution NAME, --stages FILE.toml and --draft OUT.toml")
+    if stages_file and stages_file.suffix != ".toml":
+        raise DerbyError(f"--stages {stages_file}: is no .toml; write [[stages]] as in solution.toml into one")
     if draft:
         write_draft(draft, open_files(files[:1], selection)[0].draft().stages_text())
     named = solution or str(stages_file or draft)

@@ -78,10 +78,11 @@ def _chosen(pair: StepPair, kind: str | None) -> str | None:
         raise DerbyError(
             f"--kind: no steps were found in both profiles, so none of {kind!r:.60}; mark them by --within"
         )
-    titles = [each.title for each in pair.comparisons]
+    titles = [each.title for each in pair.comparisons if each.title]
     fits = [title for title in titles if kind.lower() in title.lower()]
     if not fits:
-        raise DerbyError(f"--kind: both profiles have no steps of {kind!r:.60}; both have {', '.join(titles)}")
+        there = f"both have {', '.join(titles)}" if titles else "their steps have no kinds, leave it out"
+        raise DerbyError(f"--kind: both profiles have no steps of {kind!r:.60}; {there}")
     return fits[0]
 
 

@@ -117,6 +117,11 @@ class _Events:
         masks = (wanted & (self.gpu == gpu) for gpu in np.unique(self.gpu))
         return sum(intervals.length(intervals.union(self.start[one], self.end[one])) for one in masks) / 1e3
 
+    def wall(self) -> float:
+        """The us from the first start to the last end, summed over the GPUs as in union()."""
+        masks = (self.gpu == gpu for gpu in np.unique(self.gpu))
+        return float(sum(self.end[one].max() - self.start[one].min() for one in masks)) / 1e3
+
 
 def _from_events(column: LayerColumn, profile: Profile, layer_map: LayerMap) -> None:
     events = _Events(profile, layer_map)
@@ -145,7 +150,7 @@ def _from_events(column: LayerColumn, profile: Profile, layer_map: LayerMap) -> 
     usual_us = events.union(np.logical_or.reduce(usual)) if usual else 0.0
     column.attributed_us, column.busy_us = events.union(step >= 0), events.union(np.ones(len(step), bool))
     column.unattributed_us = column.busy_us - column.attributed_us
-    column.wall_us = float(events.end.max() - events.start.min()) / 1e3
+    column.wall_us = events.wall()
     _leftovers(column, events, step, layer)
     _per_layer(column, unions, usual_us, layer_map)
 

@@ -52,7 +52,8 @@ class PrintedSum:
 class LayerColumn:
     """form: "module table", or the form of the profile. names: line -> its kernels. seen: group -> number of layers
     counted. layer_us: one layer of the usual kind. model_us: all layers of one forward pass. overlapped_us: the sum of
-    the groups minus layer_us. unattributed_us, busy_us, wall_us: of the whole profile, None for a table.
+    the groups minus layer_us. unattributed_us, busy_us, wall_us: of the whole profile, summed over its
+    GPUs, None for a table.
     """
 
     title: str

@@ -99,7 +99,7 @@ def _fact(column: LayerColumn) -> str:
     if column.seen:
         parts.append("layers seen " + ", ".join(f"{group} {count}" for group, count in column.seen.items()))
     if column.passes is not None:
-        parts.append(f"{column.passes:.4g} forward passes")
+        parts.append(f"{column.passes:.4g} forward {'pass' if column.passes == 1 else 'passes'}")
     return " · ".join(parts)
 
 
@@ -118,8 +118,9 @@ def _kernels(table: LayerTable) -> Table:
     if any(column.inseparable for column in columns):
         shared = [sum(one.layer_us for one in column.inseparable) or None for column in columns]
         rows.append(_row(table, ("layer", "in several groups", ""), shared, ()))
-    whole = [column.layer_us for column in columns]
-    rows.append(_row(table, ("layer", "sum", ""), whole, table.usual(), "layer", counted=True))
+    if len(table.groups) > 1:
+        whole = [column.layer_us for column in columns]
+        rows.append(_row(table, ("layer", "sum", ""), whole, table.usual(), "layer", counted=True))
     headings = (
         *left("group", "module", "kernel"),
         *right(*(f"{column.title} us" for column in columns), *_ratio_titles(table)),
