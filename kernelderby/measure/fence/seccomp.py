@@ -89,6 +89,8 @@ _WITH = {
     # F_SETOWN, F_SETSIG, F_SETOWN_EX, F_SETLEASE, F_SETPIPE_SZ.
     "fcntl": ((72, 25), 1, [8, 10, 15, 1024, 1031]),
     "setrlimit": ((160, 164), 0, [_RTTIME, _CORE]),
+    # CLOSE_RANGE_UNSHARE: a thread with a table of files of its own, which the list of its process does not show.
+    "close_range": ((436, 436), 2, [2, 2 | 4]),
 }
 # FIOSETOWN and SIOCSPGRP (a file that signals), TIOCSTI; and, by the second byte, all that ask a file system itself: of
 # ext4 and others ("f": immutable files, fs-verity), XFS ("X"), Btrfs and F2FS. Most need no file opened to write.
@@ -103,6 +105,7 @@ _AF_NETLINK, _OF_PROGRAMS = 16, 2  # NETLINK_USERSOCK: programs talk to each oth
 _AF_UNIX, _KIND, _CONNECTED_KINDS = 1, 0xF, (1, 5)  # SOCK_STREAM, SOCK_SEQPACKET
 _CLONE, _EXIT_SIGNAL = (56, 220), 0xFF
 _PRCTL, _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE = (157, 167), 1, 4
+_THREAD, _FILES = 0x10000, 0x400  # CLONE_THREAD, and that it shares the table of files
 _NAMESPACES = 0x7E020000  # CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET
 
 _PR_GET_SECCOMP, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS, _FILTER = 21, 22, 38, 2
@@ -262,7 +265,8 @@ def _program(targets: Collection[int], has_service: bool, of_judge: bool) -> byt
         code += _rule(_PRCTL[column], [_argument(0), *by_an_end, *hidden])
     makes_one = [_argument(0), (_ANY_BIT, 0, 1, _NAMESPACES), (_RETURN, 0, 0, _REFUSE)]
     wakes = [(_AND, 0, 0, _EXIT_SIGNAL), (_EQUAL, 0, 1, signal.SIGCONT), (_RETURN, 0, 0, _REFUSE)]
-    code += _rule(_CLONE[column], [*makes_one, *wakes, (_RETURN, 0, 0, _ALLOW)])
+    own_files = [_argument(0), (_AND, 0, 0, _THREAD | _FILES), (_EQUAL, 0, 1, _THREAD), (_RETURN, 0, 0, _REFUSE)]
+    code += _rule(_CLONE[column], [*makes_one, *own_files, _argument(0), *wakes, (_RETURN, 0, 0, _ALLOW)])
     for name, (numbers, argument) in _OF_ITSELF.items():
         if of_judge and name == "prlimit64":  # its workers mark themselves, under this filter too
             code += _rule(numbers[column], [*_answered_when(argument, [0], _ALLOW)[:-1], _REFUSED_HERE])
