@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import shutil
 from collections import Counter
 
@@ -187,17 +188,19 @@ def test_a_committed_configuration_has_a_name(derby, checkout):
     [
         ({"hidden_size": None}, [], "hidden_size"),
         ({"num_attention_heads": "many"}, [], "num_attention_heads"),
-        ({}, ["--tp", 3], "do not divide by --tp 3"),
+        ({}, ["--tp", 3], "intermediate_size: 14336 is no multiple of --tp 3; give a divisor"),
         ({}, ["--tokens", "x"], "--tokens: 'x'"),
         ({}, ["--tokens", "0"], "--tokens: '0'"),
         ({"kv_lora_rank": 512}, [], "is no model's config.json"),
         ({"rope_scaling": 5}, [], "rope_scaling: must be an object"),
+        ({"hidden_size": math.inf}, [], "config.json: not JSON"),
+        ({"hidden_size": "1e400"}, [], "config.json: holds a number out of range; write a finite one"),
     ],
 )
 def test_what_is_no_model_is_one_line(derby, checkout, tmp_path, change, words, said):
     config = json.loads((standing.CONFIGS / "llama-3.1-8b.json").read_text()) | change
     path = tmp_path / "config.json"
-    path.write_text(json.dumps(config))
+    path.write_text(json.dumps(config).replace('"1e400"', "1e400"))
     code, out, err = derby("shapes", path, *words, "--root", checkout)
     assert (code, out) == (1, "") and err.count("\n") == 1 and said in err
 

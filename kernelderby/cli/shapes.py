@@ -63,7 +63,9 @@ def command(
         warn([f"{path}: written; run derby pack, which counts the costs" for path in changed])
     if out is not None:
         write_whole(out, "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines))
-        warn([f"{out}: {counted(len(lines), 'workload')} written; run derby pack, which counts the costs"])
+        place = "workloads/<op_type>/<operator>.jsonl"
+        mend = f"put each operator's lines into {place} of a set, then run derby pack, which counts the costs"
+        warn([f"{out}: {counted(len(lines), 'workload')} written; {mend}"])
     output.emit(shapes_answer(title, chosen, lines))
 
 

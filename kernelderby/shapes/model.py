@@ -102,7 +102,7 @@ def _number(path: Path, text: dict[str, Any], name: str) -> int:
 
 def _shared(path: Path, name: str, size: int, tensor_parallel: int) -> int:
     if size % tensor_parallel:
-        raise DerbyError(f"{path}: {name}: {size} do not divide by --tp {tensor_parallel}; give a divisor")
+        raise DerbyError(f"{path}: {name}: {size} is no multiple of --tp {tensor_parallel}; give a divisor")
     return size // tensor_parallel
 
 

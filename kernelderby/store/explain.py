@@ -45,6 +45,8 @@ def explained(
     if found := re.fullmatch(r"Invalid enum value '?(.*?)'?", message, re.DOTALL):
         known = [str(each) for each in _choices(node)]
         return DerbyError(f"{where}: {field}: {value!r:.60} is unknown; {suggestion(str(value), known)}")
+    if "out of range" in message and not isinstance(value, int | float):  # the value that holds it was found, not it
+        return DerbyError(f"{where}: {field}{': ' if field else ''}holds a number out of range; write a finite one")
     if re.match(r"Expected|Invalid|Integer value out of range|Number out of range", message):
         must = _described(node, message)
         instead = "" if data is None else f", not {value!r:.60}"

@@ -41,7 +41,10 @@ def opened(path: Path) -> Iterator[BinaryIO]:
     except ValueError as error:  # no file can have this name
         raise OSError(errno.EINVAL, str(error), str(path)) from None
     try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, "it is a folder", str(path))
+        if not stat.S_ISREG(mode):
             raise OSError(errno.EINVAL, "it is no regular file", str(path))
         with os.fdopen(descriptor, "rb", closefd=False) as file:
             yield file
@@ -74,7 +77,9 @@ def read_bytes(path: Path, largest: int = LARGEST) -> bytes:
                 raise OSError(errno.EFBIG, f"{size:,} bytes, and {largest:,} are the most that is read")
             return file.read(size) or b""
     except (OSError, ValueError, MemoryError) as error:
-        raise DerbyError(f"{path}: cannot be read ({reason(error)}); mend or remove the file") from None
+        mends: dict[type, str] = {IsADirectoryError: "name a file in it", FileNotFoundError: "mend the name"}
+        mend = mends.get(type(error), "mend or remove the file")
+        raise DerbyError(f"{path}: cannot be read ({reason(error)}); {mend}") from None
 
 
 def expect_folders(*folders: Path) -> None:
@@ -207,6 +212,8 @@ def write_whole(path: Path, content: str | bytes) -> None:
     data = content.encode("utf-8", "replace") if isinstance(content, str) else content
     target = Path(os.path.realpath(path))
     with refusing(f"{path}: cannot be written", UNCHANGED):
+        if target.is_dir():
+            raise DerbyError(f"{path}: is a folder; name a file in it")
         if os.path.lexists(target) and not target.is_file():  # a device would be replaced by a file, for everybody
             raise OSError(errno.EINVAL, "it is no regular file")
         target.parent.mkdir(parents=True, exist_ok=True)

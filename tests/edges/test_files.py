@@ -404,8 +404,10 @@ def test_what_is_no_file_is_not_read(tmp_path, make):
     path = tmp_path / "x.jsonl"
     make(path)
     before = len(os.listdir("/proc/self/fd"))
-    with pytest.raises(DerbyError, match="x.jsonl: cannot be read"):
+    with pytest.raises(DerbyError, match="x.jsonl: cannot be read") as raised:
         files.read_bytes(path)
+    assert not path.is_dir() or "(it is a folder); name a file in it" in str(raised.value)
+    assert os.path.lexists(path) or "; mend the name" in str(raised.value)
     assert len(os.listdir("/proc/self/fd")) == before
 
 
@@ -418,7 +420,8 @@ def test_what_is_no_file_is_not_replaced(tmp_path, make):
     link.symlink_to(path)
     before = path.lstat().st_mode
     for each in (path, link):
-        with pytest.raises(DerbyError, match="cannot be written .it is no regular file"):
+        said = "is a folder; name a file in it" if path.is_dir() else "cannot be written .it is no regular file"
+        with pytest.raises(DerbyError, match=said):
             files.write_whole(each, "text")
     assert path.lstat().st_mode == before and set(os.listdir(tmp_path)) == {"report.html", "link"}
 
