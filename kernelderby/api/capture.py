@@ -51,6 +51,8 @@ def captured(
     """See TraceSet.capture. catalog: the set whose definitions are matched with the operators. model, sharing: a
     config.json, and the number of GPUs that share the model. tokens: tokens of a step, for FlashInfer's dumps."""
     _check(files, origin)
+    if tokens and not any(map(is_dump, files)):
+        raise DerbyError("--tokens goes with a folder of FlashInfer's fi_trace, and none is named; leave it out")
     profiles = [open_profile(file, operators=True) for file in files if not is_dump(file)]
     if selection is not None and not selection.is_all:
         profiles = [SelectedProfile(each, selection) if each.has_events else each for each in profiles]

@@ -103,6 +103,10 @@ def command(
     for message, is_so in refused.items():
         if is_so:
             raise click.UsageError(message)
+    if sign is not None:
+        from kernelderby.measure.run.seal import signature_of
+
+        signature_of(sign, sign)  # a key that cannot be read ends a run before its hours, not after them
     words = (file, operator or next(iter(choice.definitions), None), shapes) if is_adhoc else None
     if not cluster.address:
         _enclose(root, words, record, sign, device)

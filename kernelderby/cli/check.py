@@ -73,7 +73,7 @@ def command(
     if is_adhoc and (len(names) != 1 or any(choice) or draw.fresh):
         raise click.UsageError("FILE.py and --shape take one file, solution or operator, and no other choice")
     if operator and not files:
-        raise click.UsageError(f"--for goes with a FILE.py{f', not with {names[0]}' if names else ''}")
+        raise click.UsageError(f"--for goes with a FILE.py{f', not with {names[0]!r}' if names else ''}")
     from kernelderby.api.adhoc import adhoc_set, expect_adhoc, operator_of
 
     if not cluster.address:

@@ -46,7 +46,11 @@ def command(
         raise click.UsageError("--picture is written instead of the page: leave out OUT.html and --markdown")
     if race is not None and picture is None:
         raise click.UsageError("--race goes with --picture")
+    if picture is not None and picture.suffix != ".svg":
+        raise click.UsageError(f"--picture {picture}: is written as SVG; end the name in .svg")
     for path in (target, picture):
+        if path is not None and path.is_dir():
+            raise DerbyError(f"{path}: is a folder; name a file in it")
         if path is not None and not path.parent.is_dir():
             raise DerbyError(f"{path}: cannot be written (no such folder); name an existing folder")
     page = build_page(root, against)

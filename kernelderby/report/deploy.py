@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, TypeVar
@@ -117,8 +117,10 @@ def _report(found: AllWinners, where: str) -> Report:
         "much slower the chosen solution is than the fastest, each shape left out in turn."
     )
     table = Table("Operators", columns, map(_row, operators), caption)
-    notes = [f"{name}: not in the package: {reason}" for name, reason in found.skipped.items()]
-    out: dict[str, list[str]] = {}
+    skipped, out = defaultdict[str, list[str]](list), dict[str, list[str]]()
+    for name, reason in found.skipped.items():
+        skipped[reason].append(name)
+    notes = [f"not in the package, {reason}: {', '.join(names)}" for reason, names in skipped.items()]
     for each in operators:
         for name, reason in sorted(each.left_out.items()):
             out.setdefault(reason, []).append(name)

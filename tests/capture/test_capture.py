@@ -635,6 +635,11 @@ def test_a_folder_of_flashinfers_dumps_becomes_workloads(tmp_path):
     assert reasons == {"is not of bfloat16", "no operator of the set"}
 
 
+def test_tokens_without_a_dump_are_not_left_out_in_silence():
+    with pytest.raises(DerbyError, match="--tokens goes with a folder of FlashInfer's fi_trace"):
+        kernelderby.open(CHECKOUT).capture(CHECKOUT / "profiles/example_server.json", tokens=(1,))
+
+
 def test_a_folder_of_other_json_is_refused(tmp_path):
     (tmp_path / "notes.json").write_text('["of something else"]')
     with pytest.raises(DerbyError, match="a folder without a .json of FlashInfer; name a profile file in it"):

@@ -146,6 +146,16 @@ def test_what_cannot_be_written_is_said_before_anything_is_compiled(tmp_path, mo
     assert not (tmp_path / "dist").exists()
 
 
+def test_operators_that_one_reason_leaves_out_stand_in_one_note(catalog):
+    from kernelderby.report.deploy import planned_answer
+
+    [report] = planned_answer(winners(catalog, list(catalog.definitions.values()), "h100")).make_reports()
+    [told] = [
+        note for note in report.notes if note.startswith("not in the package, no shape has times of two solutions")
+    ]
+    assert ": silu_and_mul, " in told and "rms_norm" in told
+
+
 def test_operators_without_rows_are_named(catalog, monkeypatch):
     monkeypatch.setattr(catalog, "traces", lambda *_, **__: [])
     with pytest.raises(DerbyError, match="^rms_norm: no recorded rows"):

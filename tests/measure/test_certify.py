@@ -330,6 +330,11 @@ def test_a_certificate_that_cannot_hold_is_told_in_one_line(repository, spoil, t
     assert not Catalog.open(repository).solution("toy_cuda").has_code("1" * 16)
 
 
+def test_a_revision_that_is_none_is_named(repository, derby):
+    code, _, err = derby("certify", "--since", "nowhere", "--root", repository)
+    assert code == 1 and err.count("\n") == 1 and "has no revision 'nowhere'; give a branch, a tag or a commit" in err
+
+
 def test_a_certificate_of_no_solution_is_told(repository):
     write(repository)
     certificate(repository).rename(certificate(repository).with_name("gone.json"))

@@ -199,8 +199,17 @@ def test_the_command_finds_a_whole_session(sealed, capsys):
         command(["verify", str(seal)])
     out = capsys.readouterr().out
     assert ended.value.code == 1 and out.startswith("FAIL  ") and max(map(len, out.splitlines())) <= 80
-    with pytest.raises(DerbyError, match="holds no sealed session"):
+    with pytest.raises(DerbyError, match="definitions: holds no sealed session"):
         verify(root / "definitions")
+    with pytest.raises(DerbyError, match="nowhere: does not exist, so it holds no sealed session"):
+        verify(root / "nowhere")
+
+
+def test_a_key_that_cannot_be_read_ends_the_run_before_it_begins(derby, sealed):
+    root, _ = sealed
+    words = ("--device", "cpu", "--sealed", "--again", "--sign", root / "no.key", "--root", root)
+    code, out, err = derby("bench", *words)
+    assert (code, out) == (1, "") and "no.key: cannot be read" in err and err.count("\n") == 1
 
 
 def test_each_workloads_secret_is_drawn_from_the_sessions(session):

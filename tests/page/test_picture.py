@@ -48,6 +48,7 @@ def test_a_command_draws_it(derby, small_set, tmp_path):
         (["--picture", "x.svg", "--race", "scale_rows"], "did you mean"),
         (["--race", "scale_rows_h4"], "--race goes with --picture"),
         (["out.html", "--picture", "x.svg"], "leave out"),
+        (["--picture", "x.png"], "x.png: is written as SVG; end the name in .svg"),
     ],
 )
 def test_wrong_words_write_no_picture(derby, small_set, tmp_path, monkeypatch, words, says):

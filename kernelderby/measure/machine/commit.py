@@ -106,7 +106,8 @@ def at_revision(root: Path, revision: str) -> Iterator[Catalog]:
 
 
 def revision_of(root: Path, name: str) -> str:
-    return _git(root, "rev-parse", "--verify", f"{name}^{{commit}}").decode().strip()
+    refused = f"has no revision {name!r:.60}; give a branch, a tag or a commit of the set's repository"
+    return _git(root, "rev-parse", "--verify", f"{name}^{{commit}}", refused=refused).decode().strip()
 
 
 def has_revision(root: Path, revision: str) -> bool:
@@ -117,7 +118,7 @@ def has_revision(root: Path, revision: str) -> bool:
         return False
 
 
-def _git(root: Path, *arguments: str) -> bytes:
+def _git(root: Path, *arguments: str, refused: str = "") -> bytes:
     try:
         with plain_git(root) as git:
             found = git(*arguments)
@@ -125,7 +126,6 @@ def _git(root: Path, *arguments: str) -> bytes:
         raise DerbyError(f"{root}: {reason(error)}; a revision needs the set's repository") from None
     if found.returncode:
         line = found.stderr.decode(errors="replace").strip().splitlines()
-        raise DerbyError(
-            f"{root}: git {arguments[0]}: {line[0] if line else 'failed'}; give a revision of the set's repository"
-        )
+        told = f"git {arguments[0]}: {line[0] if line else 'failed'}; give a revision of the set's repository"
+        raise DerbyError(f"{root}: {refused or told}")
     return bytes(found.stdout)

@@ -38,7 +38,8 @@ def verify(place: Path, key: Path | None = None) -> list[Verified]:
     if place.is_dir():
         found = files_under(place.resolve(), SUFFIX, lambda _: None)
     if not found:
-        raise DerbyError(f"{place}: holds no sealed session; `derby bench --sealed` writes one")
+        told = "" if place.exists() else "does not exist, so it "
+        raise DerbyError(f"{place}: {told}holds no sealed session; `derby bench --sealed` writes one")
     opened = [_opened(path) for path in found]
     sessions = frozenset(each.session for each, _ in opened)
     rows = cache(partial(_rows, sessions))  # read once per set, for all of its sessions
