@@ -43,6 +43,7 @@ _NO_CORE = 1  # core(5): a program that collects cores ignores a limit of 0, but
 
 def answer(command: Callable[..., Struct], arguments: dict[str, Any]) -> dict[str, Any]:
     """The reply to one request. An exception of the solution becomes its status; the traceback goes to the log."""
+    process = os.getpid()
     try:
         return sent(command(**arguments))
     except DerbyError as error:
@@ -51,7 +52,9 @@ def answer(command: Callable[..., Struct], arguments: dict[str, Any]) -> dict[st
         return sent_failure(error.status, str(error))
     except Wrong as wrong:
         return {"ok": True, "wrong": {"status": wrong.verdict.status, "message": wrong.verdict.message}}
-    except BaseException as error:  # noqa: BLE001
+    except BaseException as error:
+        if os.getpid() != process:  # a child that the solution has forked ends by it, and answers nothing
+            raise
         traceback.print_exc()
         return sent_failure(status_of(error, Status.RAISED), told(error))
 
