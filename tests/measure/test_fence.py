@@ -649,6 +649,20 @@ def test_bytecode_beside_the_sources_is_not_run(misbehaviours, tmp_path, monkeyp
     assert load_solution(definition, solution).__code__.co_names != ("SystemExit",)
 
 
+def test_a_solution_imports_its_own_files_relatively(misbehaviours, tmp_path, monkeypatch):
+    """As where flashinfer-bench runs it."""
+    from kernelderby.measure.worker.build import load_solution
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    folder = misbehaviours / "solutions/tests/elementwise/scaled_add_n16/honest"
+    (folder / "kernels").mkdir()
+    (folder / "kernels/__init__.py").write_text("from ..numbers import ONE\n\n\ndef add(*given):\n    return ONE\n")
+    (folder / "numbers.py").write_text("ONE = 1\n")
+    (folder / "main.py").write_text("from . import numbers\nfrom .kernels import add as run\n")
+    catalog = Catalog.open(misbehaviours)
+    assert load_solution(catalog.definition("scaled_add_n16"), catalog.solution("honest"))() == 1
+
+
 def test_a_worker_sees_no_secret_of_the_user(misbehaviours, monkeypatch):
     from measuring import measure
 

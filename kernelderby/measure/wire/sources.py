@@ -41,8 +41,10 @@ def _holds(folder: Path, files: dict[str, str]) -> bool:
     )
 
 
-def import_file(path: Path, name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, path)
+def import_file(path: Path, name: str, beside: Path | None = None) -> ModuleType:
+    """beside: a folder whose files it may import relatively (`from .kernels import ...`)."""
+    places = None if beside is None else [str(beside)]
+    spec = importlib.util.spec_from_file_location(name, path, submodule_search_locations=places)
     if spec is None or spec.loader is None:
         raise ImportError(f"{path.name}: is no Python file; name a .py file")
     module = importlib.util.module_from_spec(spec)

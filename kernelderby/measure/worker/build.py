@@ -60,7 +60,7 @@ def _module_name(solution: Solution) -> str:
 def _imported(path: Path, name: str) -> ModuleType:
     if path.suffix != ".py":
         raise BuildFailed(f"{path.name}: is no Python file; name a .py file")
-    return import_file(path, name)
+    return import_file(path, name, path.parent)
 
 
 def _function(module: ModuleType, place: str) -> Callable[..., Any]:
