@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 import kernelderby
@@ -176,6 +178,17 @@ def test_a_slip_is_one_line(own, derby, words, code, said):
         (own / name).touch()
     found, _, err = derby("check", *words)
     assert found == code and said in " ".join(err.split())
+
+
+@pytest.mark.parametrize(("place", "words"), [("reports", []), ("workloads", ["--record"])])
+def test_rows_that_cannot_be_kept_are_not_measured(own, derby, monkeypatch, place, words):
+    (own / "reports").mkdir()
+    access = os.access  # root may write everywhere
+    monkeypatch.setattr(
+        os, "access", lambda path, mode: not (str(path).endswith(place) and mode & os.W_OK) and access(path, mode)
+    )
+    code, out, err = derby("bench", "mine.py", "--for", "twice", "--device", "cpu", *words)
+    assert (code, out) == (1, "") and f"{place}, or give another folder" in err
 
 
 def test_a_kernel_that_a_cpu_does_not_time_is_told_so(own, derby):

@@ -161,7 +161,11 @@ def _here(
     from kernelderby.catalog import Catalog
     from kernelderby.errors import DerbyError
     from kernelderby.measure.machine.probe import find_machine
+    from kernelderby.store.files import expect_writable
 
+    if adhoc_words and not only_plan:
+        for place in ("traces", "workloads", "solutions") if record else ("reports/bench/traces",):
+            expect_writable(catalog.root / place)  # before hours of measuring, not after them
     machine = find_machine(catalog.root, device)
     if machine.gpu is None and device == "cuda":
         raise DerbyError(f"{machine.gpu_missing}, so nothing can be measured; use `derby check`, which runs on the CPU")
