@@ -28,7 +28,8 @@ def fitting(most: int) -> int:
     return int(min(most, allowed.processes() / 2))
 
 
-_HELD = (b"VmRSS:", b"VmPTE:", b"HugetlbPages:")  # proc_pid_status(5), in kB; includes page tables of zero pages
+# proc_pid_status(5), in kB; includes page tables of zero pages, and what a process has sent to the swap (MADV_PAGEOUT).
+_HELD = (b"VmRSS:", b"VmSwap:", b"VmPTE:", b"HugetlbPages:")
 
 
 def held(pids: Collection[int]) -> int:

@@ -52,7 +52,9 @@ _REFUSED = {
 }
 # Of a worker alone. A timer that sends SIGCONT would wake a process that the run has stopped.
 _OF_A_WORKER = {"timer_create": (222, 107)}
-_WITHOUT_NUMBER = {"clone3": (435, 435)}  # ENOSYS: its flags are in memory; callers fall back to clone
+# ENOSYS: its flags are in memory, and callers fall back to clone; all programs of the machine share the few events of
+# asynchronous files, and what is asked of them goes on while the run has stopped who asked.
+_WITHOUT_NUMBER = {"clone3": (435, 435), "io_setup": (206, 0)}
 _WITHOUT_ATTRIBUTES = {  # EOPNOTSUPP, as on a disk without attributes: an access list could close a file to the run
     **{"setxattr": (188, 5), "lsetxattr": (189, 6), "fsetxattr": (190, 7), "setxattrat": (463, 463)},
     **{"removexattr": (197, 14), "lremovexattr": (198, 15), "fremovexattr": (199, 16), "removexattrat": (466, 466)},
@@ -103,6 +105,8 @@ _IOCTL, _SIGNALLING, _OF_FILE_SYSTEMS = (16, 29), [0x8901, 0x8902, 0x5412], (0x6
 _SOCKET, _CONNECT, _SOCKETPAIR = (41, 198), (42, 203), (53, 199)
 _AF_NETLINK, _OF_PROGRAMS = 16, 2  # NETLINK_USERSOCK: programs talk to each other
 _AF_UNIX, _KIND, _CONNECTED_KINDS = 1, 0xF, (1, 5)  # SOCK_STREAM, SOCK_SEQPACKET
+# A socket's buffer keeps its usual size, by which the runner counts it: SO_SNDBUF, SO_SNDBUFFORCE of SOL_SOCKET.
+_SETSOCKOPT, _SOL_SOCKET, _SIZES = (54, 208), 1, (7, 32)
 _CLONE, _EXIT_SIGNAL = (56, 220), 0xFF
 _PRCTL, _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE = (157, 167), 1, 4
 _THREAD, _FILES = 0x10000, 0x400  # CLONE_THREAD, and that it shares the table of files
@@ -256,6 +260,8 @@ def _program(targets: Collection[int], has_service: bool, of_judge: bool) -> byt
         code += _rule(_SOCKETPAIR[column], [_argument(0), *of_unix, _REFUSED_HERE])
         code += _rule(_CONNECT[column], [(_RETURN, 0, 0, _FAIL | errno.ECONNREFUSED)])
     if not of_judge:
+        sizes = _answered_when(2, _SIZES, _FAIL)
+        code += _rule(_SETSOCKOPT[column], [_argument(1), (_EQUAL, 1, 0, _SOL_SOCKET), (_RETURN, 0, 0, _ALLOW), *sizes])
         # A process at its end may still tell a relative so by SIGCONT while the run has stopped both: giving back what
         # it held takes as long as it likes.
         woken = _answered_when(1, [signal.SIGCONT], _REFUSE)
