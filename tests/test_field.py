@@ -21,6 +21,9 @@ from kernelderby.catalog.libraries import (
 from kernelderby.catalog.templates import not_raced
 from kernelderby.errors import DerbyError
 from kernelderby.rank.field import field
+from kernelderby.report.field import field_report
+from kernelderby.report.text import render
+from kernelderby.rows.measurement import Status
 
 
 def solution(name, author, *dependencies, definition="alpha", language="python", sources=("main.py",), modules=()):
@@ -120,6 +123,14 @@ def test_times_of_former_code_are_no_race():
     rows[0] = replace(rows[0], solution_hash="former")
     [torch, vllm] = field(rows, {"alpha": ["w1"]}, SOLUTIONS, {"alpha": 1.0}, {}).raced
     assert (vllm.version, vllm.passed, vllm.outdated, torch.passed) == (None, 0, 1, 1)
+
+
+def test_a_library_whose_rows_all_failed_was_raced():
+    rows = [measured("v", "w1", {}, definition="alpha", status=Status.WRONG_VALUES)]
+    found = field(rows, {"alpha": ["w1"]}, SOLUTIONS, {"alpha": 1.0}, {})
+    assert [(each.library, each.failed, each.passed) for each in found.raced] == [("torch", 0, 0), ("vllm", 1, 0)]
+    [torch, vllm] = [each for each in render(field_report(found, {}), width=100).splitlines() if "0/1" in each]
+    assert "not raced" in torch and "nothing passed" in vllm
 
 
 def test_without_rows_every_library_is_named():

@@ -20,7 +20,8 @@ class RacedLibrary:
     """A library at one operator. library: the author of its solutions, as in a lead. version: the oldest version among
     the rows that count; "unknown" if a row does not name it, None without rows of present code. here: the version in a
     constraints file, or the installed one; None without either. passed, workloads: number of workloads with a time of
-    present code, and of all. outdated: number of rows of former code. measured_from, measured_to: days."""
+    present code, and of all. failed, outdated: number of rows of present code that did not pass, and of former code.
+    measured_from, measured_to: days."""
 
     definition: str
     library: str
@@ -29,6 +30,7 @@ class RacedLibrary:
     here: str | None
     passed: int
     workloads: int
+    failed: int
     outdated: int
     measured_from: str | None
     measured_to: str | None
@@ -125,6 +127,7 @@ def _raced(
         here.get(module),
         len({row.uuid for row in passed}),
         len(uuids),
+        sum(each.measurement.status is not Status.PASSED and not each.outdated for each in rows),
         sum(each.outdated for each in rows),
         days[0] if days else None,
         days[-1] if days else None,

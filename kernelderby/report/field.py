@@ -77,7 +77,7 @@ def _row(raced: RacedLibrary, importance: float | None, is_same: bool) -> Row:
         "" if is_same else raced.definition,
         "" if is_same else cell_of(importance, "{:.1f} %".format),
         raced.library,
-        TableCell(raced.version or "not raced", "bad" if is_bad else ""),
+        TableCell(raced.version or ("nothing passed" if raced.failed else "not raced"), "bad" if is_bad else ""),
         raced.here or None,
         TableCell(f"{raced.passed}/{raced.workloads}", "" if raced.passed == raced.workloads else "bad"),
         " to ".join(days) if days else None,
