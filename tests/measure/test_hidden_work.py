@@ -79,12 +79,14 @@ class Sensors:
         return list(range(1 + len(self.workers) + self.strangers + len(helping)))
 
 
-def test_the_helper_of_a_solution_is_ended_and_its_name_told(racing):
-    workers = {name: racing[name] for name in ("honest", "has_a_helper")}
+def test_the_helper_of_a_solution_is_ended_and_its_name_told(racing, monkeypatch):
+    workers = {name: racing[name] for name in ("honest", "has_a_compiler", "has_a_helper")}
+    monkeypatch.setattr(processes, "has_gpu", lambda pid: pid not in living(racing["has_a_compiler"]))
     assert hidden_work.helper_of(workers, Sensors(workers)) is None
     assert len(living(workers["has_a_helper"])) == 1, "nothing is ended without need"
     assert hidden_work.helper_of(workers, Sensors(workers, ["has_a_helper"])) == "has_a_helper"
     assert living(workers["has_a_helper"]) == []
+    assert len(living(workers["has_a_compiler"])) == 1, "it has no device of a GPU"
 
 
 def test_a_stranger_on_the_gpu_is_nobodys_helper(racing, monkeypatch):
@@ -106,6 +108,14 @@ def test_who_keeps_the_gpu_busy_is_found_by_stopping_one_after_the_other(racing,
     monkeypatch.setattr(hidden_work, "is_busy", lambda device: True)
     assert watch.out_of_turn(racing, device) is None, "somebody else's work"
     assert not any(each.stopped for each in racing.values())
+
+
+def test_nobody_is_accused_by_one_who_rests_when_a_rival_is_stopped(racing, monkeypatch):
+    monkeypatch.setattr(hidden_work, "_RUNS_OUT_SECONDS", 0.1)
+    monkeypatch.setattr(hidden_work, "_QUIET_SECONDS", 0.1)
+    busy, honest = racing["busy"], racing["honest"]
+    monkeypatch.setattr(hidden_work, "is_busy", lambda device: not busy.stopped and not honest.stopped)
+    assert hidden_work.Watch().out_of_turn(racing, torch.device("cuda", 0)) != "honest"
 
 
 def test_a_gpu_that_came_to_rest_by_itself_was_nobodys(racing, monkeypatch):

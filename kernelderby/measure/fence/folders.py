@@ -64,7 +64,7 @@ def user_base() -> dict[str, str]:
 # Devices that discard data, give zeros or random numbers, hold shared memory, or are GPUs. All others belong to the
 # machine or its users: terminals with a run's output, disks, consoles, watchdogs that restart the machine.
 _DEVICES = ("null", "zero", "full", "random", "urandom", "shm")
-_OF_GPUS = ("nvidia", "nvhost", "nvmap", "dri", "dxg", "gdrdrv", "infiniband")
+OF_GPUS = ("nvidia", "nvhost", "nvmap", "dri", "dxg", "gdrdrv", "infiniband")
 
 
 def writable(own: Path, scratch: Path) -> list[Path]:
@@ -73,7 +73,7 @@ def writable(own: Path, scratch: Path) -> list[Path]:
     devices = [
         path
         for path in Path("/dev").iterdir()
-        if not path.is_symlink() and (path.name in _DEVICES or path.name.startswith(_OF_GPUS))
+        if not path.is_symlink() and (path.name in _DEVICES or path.name.startswith(OF_GPUS))
     ]
     return [own, scratch, *devices, Path("/proc/self")]
 

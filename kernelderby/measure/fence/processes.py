@@ -11,9 +11,11 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from kernelderby.measure.fence import marks
+from kernelderby.measure.fence.folders import OF_GPUS
 from kernelderby.store import allowed
 
 _PR_SET_CHILD_SUBREAPER = 36  # <linux/prctl.h>
+_OF_GPUS = tuple(os.fsencode(f"/dev/{name}") for name in OF_GPUS)
 
 
 def memory_limit() -> int:
@@ -229,6 +231,20 @@ def end(pid: int) -> None:
 def signalled(pid: int, number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(pid, number)
+
+
+def has_gpu(pid: int) -> bool:
+    """Whether the process has a device of a GPU open or mapped: who closes it may still use what is mapped."""
+    for place in _places([pid]):
+        with contextlib.suppress(OSError), open(f"{place}/maps", "rb") as file:
+            if any(name.startswith(_OF_GPUS) for *_, name in (line.split(None, 5) for line in file)):
+                return True
+        with contextlib.suppress(OSError):
+            for each in os.listdir(f"{place}/fd"):
+                with contextlib.suppress(OSError):
+                    if os.fsencode(os.readlink(f"{place}/fd/{each}")).startswith(_OF_GPUS):
+                        return True
+    return False
 
 
 def has_open(pid: int, file: os.stat_result) -> bool:

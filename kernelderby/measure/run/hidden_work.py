@@ -26,13 +26,13 @@ OUT_OF_TURN = "it kept the GPU busy while it had no turn"
 def helper_of(workers: Mapping[str, WorkerProcess], sensors: GpuSensors, beside: int = 1) -> str | None:
     """The solution whose helpers the driver lists, in addition to the workers and this number of the run's processes.
     The helpers are ended. None if there are none, or if the additional processes belong to somebody else. Helpers that
-    use no GPU are ended too, since only the driver could tell them apart."""
+    have no device of a GPU are left alone: at the end of a rival's, the guilty one could end too."""
     own = len(workers) + beside
     listed = sensors.processes()
     if listed is None or len(listed) <= own:
         return None
     for name, worker in workers.items():
-        started = processes.descendants(worker.pid)
+        started = [pid for pid in processes.descendants(worker.pid) if processes.has_gpu(pid)]
         for pid in started:
             processes.end(pid)
         if started and _within(_GONE_SECONDS, lambda: len(sensors.processes() or ()) <= own):
@@ -49,21 +49,34 @@ class Watch:
 
     def out_of_turn(self, workers: Mapping[str, WorkerProcess], device: torch.device) -> str | None:
         """The solution whose process keeps the GPU busy although no solution has a task: the GPU comes to rest if and
-        only if that process is stopped. It stays stopped. None if the GPU is at rest, or busy with somebody else's
-        work."""
+        only if that process is stopped, and is busy while it runs alone. It stays stopped. None if the GPU is at rest,
+        or busy with somebody else's work."""
         if time.monotonic() < self._again_at or not is_busy(device):
             return None
         for name, worker in workers.items():
             worker.stop()
             if _comes_to_rest(device):
                 worker.go_on()
-                if _within(_RUNS_OUT_SECONDS, lambda: is_busy(device)):  # confirmed
+                if _within(_RUNS_OUT_SECONDS, lambda: is_busy(device)) and _keeps_busy_alone(name, workers, device):
                     worker.stop()
                     if _comes_to_rest(device):
                         return name
             worker.go_on()
         self._again_at = time.monotonic() + _PAUSE_SECONDS
         return None
+
+
+def _keeps_busy_alone(name: str, workers: Mapping[str, WorkerProcess], device: torch.device) -> bool:
+    """Whether the GPU is busy while all others stand still: one of them could have worked only as long as it did not
+    see this process stopped, so that this one would be accused."""
+    others = [worker for other, worker in workers.items() if other != name]
+    for worker in others:
+        worker.stop()
+    try:  # what the others have launched runs out first
+        return not _comes_to_rest(device) or _within(_RUNS_OUT_SECONDS, lambda: is_busy(device))
+    finally:
+        for worker in others:
+            worker.go_on()
 
 
 def _comes_to_rest(device: torch.device) -> bool:
