@@ -18,7 +18,7 @@ from kernelderby.measure.judge.correctness import POISON, Outputs, synchronize
 from kernelderby.measure.judge.exchange import COMPARING_SECONDS, ENOUGH_BY_CLOCK, Exchange, Left
 from kernelderby.measure.wire.remote import RemoteExecutor
 from kernelderby.measure.wire.shared import BufferSet, shared_set
-from kernelderby.measure.wire.signals import made_signals
+from kernelderby.measure.wire.signals import Signals, signal_set
 
 BATCHES = 6
 LEAST_US, OF_CALL = 2.0, 0.05  # what a claim may fall short of the judge's clock: the larger of the two, per call
@@ -111,7 +111,7 @@ def calibrated(executor: RemoteExecutor, device: torch.device) -> dict[str, Besi
     place = ((1,), torch.float32)
     most = _MOST_SETS[device.type]
     sets = [shared_set({"source": place}, {"destination": place}, device) for _ in range(most)]
-    signals = made_signals(device)
+    signals = Signals(signal_set(device))
     try:
         executor.attach(sets, signals)
         kinds = ["eager"]
@@ -129,7 +129,7 @@ def calibrated(executor: RemoteExecutor, device: torch.device) -> dict[str, Besi
             found[kind] = Beside(max(0.0, few - 2 * call_us), call_us)
         return found
     finally:
-        for each in (*sets, *signals.sets):
+        for each in (*sets, signals.buffers):
             each.release()
 
 

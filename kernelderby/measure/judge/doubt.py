@@ -29,8 +29,7 @@ from kernelderby.store.counts import counted
 # A claim that is half of what the judge's clock says, less this much, is no slow host and no accident.
 _NO_ACCIDENT_US = {"cuda": 400.0, "cpu": 20_000.0}
 _PATIENCE = (0.1, 0.5, 1.0)  # seconds; what makes a GPU or a CPU slow for a while ends, what a solution hides does not
-# So much more than claimed may be a GPU's time slice, 2 ms, and not the call's (relay.py).
-_OF_A_SLICE_US = 1000.0
+_FAR_US = 1000.0  # so far from its claim no busy machine brings a median of single calls
 # Where the pace is less certain than that, the relay decides nothing, and a batch does.
 _UNSOUND_US, _UNSOUND_OF_CALL = 8.0, 0.1
 # Beside the span and the host's time to enqueue, the wall clock sees the first launch and the wake-up behind the last
@@ -96,19 +95,15 @@ class SecondLook:
         found = self._relayed(kind, claimed, margin)
         if not found:
             return None
-        by_host = found[-1].short_of(claimed, margin) > _OF_A_SLICE_US
-        if by_host:  # a GPU that is then kept busy shows nothing else
-            found = self._relayed(kind, claimed, margin, by_host) or found
         sound = [each for each in found if _is_sound(each, claimed)]
         if not sound:
-            judged.relayed[kind] = best = min(found, key=lambda each: each.most_us)
-            # Whether a call has several streams is the solution's choice: that must not lead to a batch.
-            return _at_most(best.most_us, claimed) if by_host else None
+            judged.relayed[kind] = min(found, key=lambda each: each.most_us)
+            return None
         judged.relayed[kind] = best = min(sound, key=lambda each: each.short_of(claimed, margin))
         short = best.short_of(claimed, margin)
         return Clocked(best.call_us, best.call_us - claimed if short > 0 else 0.0)
 
-    def _relayed(self, kind: str, claimed: float, margin: float, by_host: bool = False) -> list[Relayed]:
+    def _relayed(self, kind: str, claimed: float, margin: float) -> list[Relayed]:
         """What the tries found, until one bears the claim out, none is left, or the GPU does not come to rest; empty
         without a pace. The pace alone says how certain a try is, so no solution gains a further one by being restless.
         """
@@ -118,13 +113,13 @@ class SecondLook:
         copy_us = self._batches.copy_us(kind) if self._returns_outputs else 0.0
         for pause in (0.0, *_PATIENCE):
             time.sleep(pause)
-            seen = self._relay.relayed(pace, kind, margin, copy_us, by_host, most)
+            seen = self._relay.relayed(pace, kind, margin, copy_us, most)
             if math.isinf(seen.unsure_us):
                 break  # what was found so far counts, or whoever keeps the GPU busy would be rid of it
             # A call that waits for the GPU on its host could not be captured.
             found.append(replace(seen, wakes_us=0.0) if self._has_graph else seen)
             sound, short = _is_sound(seen, claimed), found[-1].short_of(claimed, margin)
-            if (sound and short <= 0) or short > _OF_A_SLICE_US:
+            if (sound and short <= 0) or short > _FAR_US:
                 break
             if not sound:
                 if most == MOST_AGAIN:
@@ -180,7 +175,7 @@ def told_of_noise(claims: Claims, judged: Judged) -> str:
         return ""
     return (
         f"the judge's clock is unsure by {max(unsure):.0f} us, so short calls may come out too long: this machine is "
-        "busy (end the other work, and measure again), or a call has several streams"
+        "busy: end the other work, and measure again"
     )
 
 

@@ -33,7 +33,7 @@ from kernelderby.measure.judge.inputs import InputMaker
 from kernelderby.measure.wire.remote import RemoteExecutor
 from kernelderby.measure.wire.replies import Verdict, Wrong
 from kernelderby.measure.wire.shared import BufferSet, Loan, private_set, shared_set
-from kernelderby.measure.wire.signals import made_signals
+from kernelderby.measure.wire.signals import Signals, signal_set
 from kernelderby.rows.measurement import Status
 
 INPUT_SETS = 2  # different contents at different addresses
@@ -140,7 +140,7 @@ class Exchange:
         self._make = shared_set if shared else private_set
         self.sets: list[BufferSet] = []
         self.every: list[BufferSet] = []
-        self.signals = made_signals(maker.device)
+        self.signals = Signals(signal_set(maker.device))
         try:
             for _ in range(INPUT_SETS):
                 self.sets.append(self.buffers(maker))
@@ -175,7 +175,7 @@ class Exchange:
         return len(self.every)
 
     def release(self) -> None:
-        for each in (*(self.every or self.sets), *self.signals.sets):
+        for each in (*(self.every or self.sets), self.signals.buffers):
             each.release()
         self.sets, self.every, self._own = [], [], []
 

@@ -2,15 +2,14 @@
 
 For each call the judge's own stream writes contents that nobody has seen into the worker's buffers, poisons the
 outputs, drives everything out of L2 with a buffer of its own, gives the word, waits for the worker's, and copies the
-outputs. The worker's stream has the calls enqueued already, each behind a wait for its word. A GPU runs the kernels of
-one process at a time, so a call can neither begin before its contents are there nor run beside the judge's work, and
-two calls never meet. The time is that of the judge's own events around all of it. What of that is no call is measured
-in the same way, over the same buffers, with a process that holds no solution (the pace).
+outputs. The worker's stream has the call enqueued already, behind a wait for the word. A GPU runs the kernels of one
+process at a time, so a call can neither begin before its contents are there nor run beside the judge's work, and two
+calls never meet. The time is that of the judge's own events around all of it. What of that is no call is measured in
+the same way, over the same buffers, with a process that holds no solution (the pace).
 
-A call on several streams must not be enqueued ahead: one of its streams waits for another, which waits for the word.
-Such calls took 2.09 ms (H200, 2026-11-29), presumably since a GPU leaves a process that waits for itself only when its
-time slice is over. They are relayed by the host: the judge's stream gives the word in memory of the host, where the
-worker's thread waits for it, and enqueues the call then. What a thread takes for that lies in the window.
+One call at a time, and the next message after its end. With further calls enqueued behind it, one on two streams took
+2.09 ms instead of 9 us (H200, 2026-11-29): of such a process two streams wait, and a GPU leaves it only when its time
+slice is over.
 """
 
 from __future__ import annotations
@@ -34,7 +33,6 @@ from kernelderby.measure.wire.replies import Failed
 from kernelderby.measure.wire.signals import Signals
 from kernelderby.rows.measurement import Status
 
-AT_ONCE = 16  # calls that a worker enqueues: a stream takes some hundred commands before its host has to wait
 FEWEST, MOST, MOST_AGAIN = 8, 128, 512  # again: where the pace was too uncertain
 _FIRST = 24  # calls of the pace, by whose spread the number of calls is chosen
 _OF_MARGIN = 8  # a median may be off by this part of the margin
@@ -44,6 +42,8 @@ _WAKES_US = 60.0  # until a host that waits for its GPU has noticed, and has lau
 _AHEAD, _TENSORS_A_FLUSH = 2, 3
 _REST_SECONDS = 2  # what a process has launched before it stood still
 _PROBES = 9
+_CALM = 16  # calls of the pace whose median counts
+_IN_TIME = 16  # calls that together take no longer than one answer may
 _IDLE_US = 120  # a kernel of the judge's takes 13 to 30 us on an idle H200; behind another process 270 us to 1.3 ms
 
 
@@ -104,7 +104,7 @@ def of_medians(
     return Relayed(call_us, slack.of(call_us) + max(2 * off, drift_us))
 
 
-def calm(times: Sequence[float], block: int = AT_ONCE) -> list[float]:
+def calm(times: Sequence[float], block: int = _CALM) -> list[float]:
     """The block of least median: what slows a GPU down for a while lasts longer than one. Of processes that the judge
     trusts: a solution could be quick in one block alone."""
     return list(min((times[at : at + block] for at in range(0, len(times), block)), key=statistics.median))
@@ -129,27 +129,19 @@ class Relay:
         self._exchange, self._made = exchange, Counter[str]()  # of each kind, so that who races gets the same contents
         self._blocks: set[tuple[int, str]] = set()  # executor and kind whose calls wait for their contents on the host
 
-    def relayed(
-        self,
-        pace: Pacemaker,
-        kind: str,
-        margin_us: float,
-        copy_us: float = 0.0,
-        by_host: bool = False,
-        most: int = MOST,
-    ) -> Relayed:
+    def relayed(self, pace: Pacemaker, kind: str, margin_us: float, copy_us: float = 0.0, most: int = MOST) -> Relayed:
         """Wrong where a compared call is. Failed where the worker ends or is late. copy_us: of the outputs that a
-        solution returns, which its worker copies. by_host: for a call on several streams. most: maximum number of
-        calls. NO_PACE where the GPU does not come to rest, or the pace is lost."""
+        solution returns, which its worker copies. most: maximum number of calls. NO_PACE where the GPU does not come to
+        rest, or the pace is lost."""
         exchange, executor = self._exchange, self._exchange.executor
-        before = self._paced(pace, kind, _FIRST, by_host)
+        before = self._paced(pace, kind, _FIRST)
         if not before:
             return NO_PACE
         count = calls_for(margin_us, before, most)
         drawn = exchange.drawn(f"relay/{kind}/{self._made[kind]}", count, count, COMPARING_SECONDS, ENOUGH_BY_CLOCK)
         left: dict[int, tuple[Left, int, str]] = {}
-        theirs = self.us(executor, exchange.signals, kind, count, by_host, dict.fromkeys(drawn), left)
-        after = self._paced(pace, kind, max(count, _FIRST), by_host)
+        theirs = self.us(executor, exchange.signals, kind, count, dict.fromkeys(drawn), left)
+        after = self._paced(pace, kind, max(count, _FIRST))
         compared = ((*left[number], rows) for number, rows in drawn.items())
         exchange.expect_right("after a single call by the judge's clock", compared)
         if not after:
@@ -161,14 +153,14 @@ class Relay:
         waits = kind == "eager" and (id(executor), kind) in self._blocks  # a replay looks at nothing on the host
         return replace(found, wakes_us=_WAKES_US if waits else 0.0)
 
-    def _paced(self, pace: Pacemaker, kind: str, count: int, by_host: bool) -> list[float]:
+    def _paced(self, pace: Pacemaker, kind: str, count: int) -> list[float]:
         """Microseconds of calls of the pace; none where there is no pace. Meanwhile the solution's process stands
         still, and what it has launched is waited for: whoever slows the pace would gain."""
         with self._exchange.executor.still():
             if pace.is_lost or not self._comes_to_rest():
                 return []
             try:
-                return self.us(pace.executor, pace.signals, kind, count, by_host)
+                return self.us(pace.executor, pace.signals, kind, count)
             except Failed:
                 pace.is_lost = True  # an answer may still come, which nobody would understand
                 return []
@@ -186,45 +178,37 @@ class Relay:
         signals: Signals,
         kind: str,
         count: int,
-        by_host: bool = False,
         keeps: Collection[int] = (),
         left: dict[int, tuple[Left, int, str]] | None = None,
     ) -> list[float]:
         """Microseconds of single calls, the sets in turn. keeps: of which `left` gets the outputs, with the set and the
         variant of the contents. What the judge does between two calls is the same for all of them."""
-        times, device = list[float](), self._exchange.maker.device
-        while len(times) < count:
+        times, device, until = list[float](), self._exchange.maker.device, math.inf
+        for number in range(count):
+            if time.monotonic() > until:
+                raise Failed(Status.TIMED_OUT, f"{_IN_TIME} single calls took longer than {executor.seconds:g} s")
+            if number % _IN_TIME == 0:
+                until = time.monotonic() + executor.seconds
             self._made[kind] += 1
-            first, calls = len(times), min(AT_ONCE, count - len(times))
+            which, variant = number % len(self._exchange.sets), f"relay/{kind}/{self._made[kind]}"
             signals.reset()
             synchronize(device)
-            variants = [f"relay/{kind}/{self._made[kind]}/{number}" for number in range(calls)]
 
-            def drive(first: int = first, variants: list[str] = variants) -> None:
-                for number, variant in enumerate(variants):
-                    which, word = number % len(self._exchange.sets), number + 1
-                    keep = first + number in keeps
-                    us, found = self._single(executor, signals, which, variant, word, keep, by_host)
-                    times.append(us)
-                    if left is not None:
-                        left[first + number] = found, which, variant
+            def drive(which: int = which, variant: str = variant, number: int = number) -> None:
+                us, found = self._single(executor, signals, which, variant, number in keeps)
+                times.append(us)
+                if left is not None:
+                    left[number] = found, which, variant
 
-            waits = device.type == "cuda" and not by_host and (id(executor), kind) not in self._blocks
-            if not executor.relay(kind, calls, drive, signals.release, waits, by_host) and not by_host:
+            waits = device.type == "cuda" and (id(executor), kind) not in self._blocks
+            if not executor.relay(kind, which, drive, signals.release, waits):
                 self._blocks.add((id(executor), kind))
         return times
 
     def _single(
-        self,
-        executor: RemoteExecutor,
-        signals: Signals,
-        which: int,
-        variant: str,
-        word: int,
-        keeps: bool,
-        by_host: bool,
+        self, executor: RemoteExecutor, signals: Signals, which: int, variant: str, keeps: bool
     ) -> tuple[float, Left]:
-        """One call, at this word: its microseconds, and what it has left."""
+        """Microseconds of a call, and what it has left."""
         exchange, maker = self._exchange, self._exchange.maker
         device = maker.device
         inputs, outputs = exchange.sets[which].inputs, exchange.sets[which].outputs
@@ -239,8 +223,8 @@ class Relay:
             bytes_of(inputs[each]).copy_(bytes_of(own[each]))
         exchange.ready(which, POISON[exchange.random.randrange(2)])
         evict_inputs(device)
-        signals.give("go", word, on_host=by_host)
-        signals.wait("done", word, executor.lives)
+        signals.give("go", 1)
+        signals.wait("done", 1, executor.lives)
         for each, tensor in taken.items():
             tensor.copy_(outputs[each])
         us = watch.stopped(executor.lives, signals.release)

@@ -22,7 +22,7 @@ from kernelderby.measure.wire.process import WorkerProcess
 from kernelderby.measure.wire.remote import RemoteExecutor
 from kernelderby.measure.wire.replies import Done, Failed, Wrong
 from kernelderby.measure.wire.shared import BufferSet, shared_set
-from kernelderby.measure.wire.signals import made_signals
+from kernelderby.measure.wire.signals import Signals, signal_set
 from kernelderby.measure.worker.empty import trusted_definition
 
 _COPIED = {"cuda": 1 << 24, "cpu": 1 << 10}  # numbers of four bytes: far more than fit into L2
@@ -81,9 +81,9 @@ class Pacer:
 
     def _empty(self, empty_us: dict[str, float]) -> Pacemaker:
         place = ((1,), torch.float32)
-        signals = made_signals(self._device)
+        signals = Signals(signal_set(self._device))
         sets = [shared_set({"source": place}, {"destination": place}, self._device) for _ in range(2)]
-        self._sets += [*sets, *signals.sets]
+        self._sets += [*sets, signals.buffers]
         self._worker.ask(Done, "release", START_SECONDS)
         self._load(copies=False)
         self._executor.attach(sets, signals)

@@ -56,9 +56,8 @@ class RemoteExecutor:
     seconds: float
 
     def attach(self, sets: list[BufferSet], signals: Signals) -> None:
-        described, descriptors = _described([*sets, *signals.sets])
-        count = len(sets)
-        self._ask(Done, "attach", descriptors, sets=described[:count], signals=described[count:])
+        described, descriptors = _described([*sets, signals.buffers])
+        self._ask(Done, "attach", descriptors, sets=described[:-1], signals=described[-1])
 
     def set_up(self, which: int) -> SetUpTaken | None:
         start = time.monotonic()
@@ -126,19 +125,10 @@ class RemoteExecutor:
         }
         return msgspec.structs.replace(taken, **times, notes=noted(taken.notes), outside=outside)
 
-    def relay(
-        self,
-        kind: str,
-        count: int,
-        drive: Callable[[], None],
-        release: Callable[[], None],
-        waits: bool,
-        by_host: bool = False,
-    ) -> bool:
-        """Runs the worker's calls at the judge's signals, which drive() gives; release() frees the worker if drive()
-        ends early. waits: wait a while until all calls are enqueued. by_host: the worker enqueues each one when its
-        thread sees the signal. Returns whether all were enqueued before drive()."""
-        self.worker.send("relay", self.seconds, kind=kind, count=count, by_host=by_host)
+    def relay(self, kind: str, which: int, drive: Callable[[], None], release: Callable[[], None], waits: bool) -> bool:
+        """Runs the worker's call at the judge's signal, which drive() gives; release() frees the worker if drive() ends
+        early. waits: wait a while until the call is enqueued. Returns whether it was enqueued before drive()."""
+        self.worker.send("relay", self.seconds, kind=kind, which=which)
         is_armed = waits and self.worker.has_answered(_ARMED_SECONDS)
         try:
             drive()
@@ -197,7 +187,7 @@ class RemoteExecutor:
 
 
 def _described(sets: Sequence[BufferSet]) -> tuple[list[dict[str, Any]], list[int]]:
-    """The descriptions for the worker, and descriptors, to which the handles of a CPU's memory refer by number."""
+    """The descriptions for the worker; on a CPU with descriptors, to which the handles refer by number."""
     described, descriptors = [], list[int]()
     for each in sets:
         found = dict(each.description or {})

@@ -14,7 +14,7 @@ import functools
 import math
 import mmap
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -54,10 +54,6 @@ class BufferSet:
     description: dict[str, Any] | None = None
     lender: int | None = None
     _free: list[Any] = field(default_factory=list)
-
-    def frees(self, end: Callable[[], None]) -> None:
-        """Has release() call `end` before it frees the memory."""
-        self._free.append(end)
 
     def release(self) -> None:
         """Frees the memory. Do not use the tensors afterwards."""

@@ -186,12 +186,12 @@ class Worker:
         found: Callable[..., Struct] = getattr(self, name)
         return found
 
-    def attach(self, sets: list[dict[str, Any]], signals: list[dict[str, Any]]) -> Done:
+    def attach(self, sets: list[dict[str, Any]], signals: dict[str, Any]) -> Done:
         """Opens the judge's buffers; see shared.opened_set."""
         self.release()
-        described = self._with_handles([*sets, *signals])
-        self._opened = [shared.opened_set(each, self.device) for each in described[: len(sets)]]
-        opened = opened_signals(described[len(sets) :], self.device)
+        *of_calls, of_signals = self._with_handles([*sets, signals])
+        self._opened = [shared.opened_set(each, self.device) for each in of_calls]
+        opened = opened_signals(of_signals, self.device)
         self.executor = CallExecutor(self.candidate, self._timer or timing.WallTimer(), self.device)
         self.executor.attach(self._opened, opened)
         return Done()
@@ -199,7 +199,7 @@ class Worker:
     def _with_handles(self, sets: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """The descriptions, with numbers of received descriptors replaced by the descriptors."""
         came = self.channel.taken()
-        return [{**each, "handle": came[each["handle"]]} if isinstance(each["handle"], int) else each for each in sets]
+        return [{**each, "handle": came[each["handle"]]} if came else each for each in sets]
 
     def extend(self, sets: list[dict[str, Any]]) -> CaptureDone:
         """Opens further sets for batches."""
@@ -237,9 +237,9 @@ class Worker:
             lambda iteration: meet(Stop("done", iteration)),
         )
 
-    def relay(self, kind: str, count: int, by_host: bool) -> Done:
-        """Calls at the judge's signals, with a stop when all are enqueued."""
-        self.executor.relay(kind, count, lambda: self.channel.write(msgspec.to_builtins(Stop("armed", count))), by_host)
+    def relay(self, kind: str, which: int) -> Done:
+        """A call at the judge's signal, with a stop when it is enqueued."""
+        self.executor.relay(kind, which, lambda: self.channel.write(msgspec.to_builtins(Stop("armed", which))))
         return Done()
 
     # -------------------------------------------------------------------------------------------------------- tuning
@@ -267,7 +267,7 @@ class Worker:
         """Frees the buffers of the prepared case for other processes."""
         if held := vars(self).pop("executor", None):
             held.detach()
-            self._opened += held.signals.sets
+            self._opened.append(held.signals.buffers)
         for each in self._opened:
             each.release()
         self._opened = []

@@ -136,22 +136,19 @@ class CallExecutor:
             self._keep(which, run(which))
         synchronize(self.device)
 
-    def relay(self, kind: str, count: int, armed: Callable[[], None], by_host: bool = False) -> None:
-        """Calls or replays over the sets in turn, each at the judge's signal. On a GPU all of them are enqueued before
-        the first signal, unless a call reads its inputs on the host. armed: called when they are enqueued. by_host:
-        this thread waits for each signal, and enqueues the call then."""
+    def relay(self, kind: str, which: int, armed: Callable[[], None]) -> None:
+        """A call or replay at the judge's signal. On a GPU it is enqueued before the signal, unless it reads its inputs
+        on the host. armed: called when it is enqueued."""
         run, signals = self._runner(kind), self.signals
         try:
-            for number in range(count):
-                which = number % self._in_turn
-                signals.wait("go", number + 1, on_host=by_host)
-                self._keep(which, run(which))
-                signals.give("done", number + 1)
+            signals.wait("go", 1)
+            self._keep(which, run(which))
+            signals.give("done", 1)
             armed()
         except BaseException:
             with suppress(Exception):
-                synchronize(self.device)  # the calls that were enqueued go on, and say so
-            signals.release()  # the judge must not wait in vain for the others
+                synchronize(self.device)
+            signals.release()  # the judge must not wait in vain
             raise
         synchronize(self.device)
 
