@@ -367,7 +367,7 @@ class Disk:
 
     def __call__(self, place):
         written = (
-            sum(path.stat().st_blocks * 512 for path in Path(place).rglob("*")) if "kernelderby-" in str(place) else 0
+            sum(path.stat().st_blocks * 512 for path in Path(place).rglob("*")) if "kernelderby" in str(place) else 0
         )
         return SimpleNamespace(free=2 * self.room - written)
 
@@ -399,6 +399,12 @@ class Disk:
         ),
         (
             "open(tempfile.mkdtemp() + '/file', 'wb').write(b'1' * (64 << 20))",
+            {"room": 32 << 20},
+            "crashed",
+            "it filled /",
+        ),
+        (  # its caches may lie on another disk
+            "open(os.path.expanduser('~/file'), 'wb').write(b'1' * (64 << 20))",
             {"room": 32 << 20},
             "crashed",
             "it filled /",
@@ -564,6 +570,15 @@ def holds():
 threading.Thread(target=holds).start()
 ctypes.CDLL(None).syscall(60 if platform.machine() == "x86_64" else 93, 0)  # ends this thread alone
 """
+
+
+def test_a_disk_without_room_for_further_files_is_full(tmp_path, monkeypatch):
+    disk = SimpleNamespace(f_files=1 << 20, f_favail=10, f_bavail=1 << 20, f_blocks=1 << 20, f_bfree=0, f_frsize=4096)
+    monkeypatch.setattr(os, "statvfs", lambda place: disk)
+    now = folders.room(tmp_path)
+    assert now[tmp_path] == 10 * folders.OF_A_FILE
+    disk.f_files = 0
+    assert folders.room(tmp_path)[tmp_path] == 1 << 32 and folders.filled(folders.room(tmp_path), now) == tmp_path
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc is Linux's")

@@ -17,12 +17,11 @@ from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
-from kernelderby.measure.fence.folders import remove_tree
+from kernelderby.measure.fence.folders import OF_A_FILE, remove_tree
 from kernelderby.store.files import refusing
 
 _MOST_BYTES, _MOST_FOLDERS = 4 << 30, 100_000  # of the copy with which a run begins
 _LEAST_BYTES = 1 << 20  # of free disk space for it
-_OF_A_NAME = 4096  # bytes that the smallest file takes
 
 _lock = threading.Lock()
 _claimed: dict[tuple[int, Path, str], tuple[Path, int]] = {}  # process, base, hash -> folder, its lock
@@ -65,7 +64,7 @@ def _can_be_copied(folder: Path) -> bool:
         try:
             with os.scandir(folders.pop()) as entries:
                 for entry in entries:
-                    nbytes += entry.stat(follow_symlinks=False).st_size + _OF_A_NAME
+                    nbytes += entry.stat(follow_symlinks=False).st_size + OF_A_FILE
                     if entry.is_dir(follow_symlinks=False):
                         folders.append(entry.path)
         except OSError:  # nested deeper than a path is long

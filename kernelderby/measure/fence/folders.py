@@ -104,17 +104,21 @@ def remove_tree(folder: Path) -> None:
 
 
 LEAST_ROOM = 1 << 30  # bytes that stay free where workers write, so that rows and rivals have space
+OF_A_FILE = 4096  # bytes that the smallest file takes
 _SHARED_MEMORY = Path("/dev/shm")
 
 
-def room(folder: Path) -> dict[Path, int]:
-    """Free bytes in the places that a worker may write: on the disk of this folder, and in shared memory."""
+def room(*places: Path) -> dict[Path, int]:
+    """Free bytes in the places that a worker may write: on the disks of these folders, and in shared memory. A disk
+    that has room for few files more has as little as these take."""
     found = {}
-    for place in (folder, _SHARED_MEMORY):
+    for place in (*places, _SHARED_MEMORY):
         try:
-            found[place] = shutil.disk_usage(place).free
+            found[place], disk = shutil.disk_usage(place).free, os.statvfs(place)
         except OSError:
             continue
+        if disk.f_files:  # otherwise it makes as many as have room
+            found[place] = min(found[place], disk.f_favail * OF_A_FILE)
     return found
 
 

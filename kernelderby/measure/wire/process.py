@@ -73,6 +73,7 @@ class WorkerProcess:
         self._replies, reply_end = os.pipe()
         environment = worker_environment(device, own_package=python is not None)
         self._scratch: Path | None = None
+        self._places: tuple[Path, ...] = ()
         self._room: dict[Path, int] = {}
         writable: list[Path] = []  # empty: no fence
         if solution_hash is not None:
@@ -80,7 +81,8 @@ class WorkerProcess:
             self._scratch = watcher.scratch()
             environment |= {**folders.own_caches(own), "TMPDIR": str(self._scratch)}
             writable = folders.writable(own, self._scratch)
-            self._room = folders.room(self._scratch)
+            self._places = (self._scratch, own)
+            self._room = folders.room(*self._places)
         with self._starting:
             beginning = Beginning(
                 root=str(Path(root).resolve()),
@@ -266,7 +268,7 @@ class WorkerProcess:
         if time.monotonic() < self._looked_at + _LOOK_SECONDS:
             return None
         self._looked_at = time.monotonic()
-        if self._scratch is not None and (place := folders.filled(self._room, folders.room(self._scratch))) is not None:
+        if (place := folders.filled(self._room, folders.room(*self._places))) is not None:
             return Status.CRASHED, f"it filled {place}, and was ended"
         orphans = processes.orphans(self._mark, self.known())
         pids = [self._process.pid, *processes.descendants(self._process.pid), *orphans]
