@@ -189,8 +189,12 @@ import resource
 
 resource.getrlimit(resource.RLIMIT_NOFILE)
 os.sched_setaffinity(0, os.sched_getaffinity(0))
-os.setpriority(os.PRIO_PROCESS, 0, os.getpriority(os.PRIO_PROCESS, 0))
+for itself in (0, os.getpid()):
+    os.setpriority(os.PRIO_PROCESS, itself, os.getpriority(os.PRIO_PROCESS, 0))
+    resource.prlimit(itself, resource.RLIMIT_NOFILE, resource.getrlimit(resource.RLIMIT_NOFILE))
 for what in (
+    lambda: resource.prlimit(os.getpid(), resource.RLIMIT_RTTIME, (4, 4)),
+    lambda: os.setpriority(os.PRIO_USER, os.getpid(), 19),
     lambda: resource.prlimit(other, resource.RLIMIT_NOFILE, (4, 4)),
     lambda: os.sched_setaffinity(other, {0}),
     lambda: os.sched_setscheduler(other, os.SCHED_BATCH, os.sched_param(0)),

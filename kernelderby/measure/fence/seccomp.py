@@ -77,7 +77,7 @@ _TARGETED = {
 # Of those that send a signal: the argument with its number. A worker sends no SIGCONT: sent at the moment at which the
 # run stops all of its processes, before the sender itself has stopped, it wakes them all.
 _GOING_ON = {"kill": 1, "tkill": 1, "tgkill": 2, "rt_sigqueueinfo": 1, "rt_tgsigqueueinfo": 2}
-# Name: numbers, and the argument with a process. Refused unless it is 0, the caller itself.
+# Name: numbers, and the argument with a process. Refused unless it is 0, the caller itself, or this process.
 _OF_ITSELF = {
     **{"prlimit64": ((302, 261), 0), "move_pages": ((279, 239), 0), "migrate_pages": ((256, 238), 0)},
     **{"setpriority": ((141, 140), 1), "ioprio_set": ((251, 30), 1)},
@@ -277,7 +277,8 @@ def _program(targets: Collection[int], has_service: bool, of_judge: bool) -> byt
         if of_judge and name == "prlimit64":  # its workers mark themselves, under this filter too
             code += _rule(numbers[column], [*_answered_when(argument, [0], _ALLOW)[:-1], _REFUSED_HERE])
             continue
-        code += _rule(numbers[column], [*_of_itself(name), *_answered_when(argument, [0], _ALLOW)[:-1], _REFUSED_HERE])
+        itself = _answered_when(argument, [0, os.getpid()], _ALLOW)[:-1]
+        code += _rule(numbers[column], [*_of_itself(name), *itself, _REFUSED_HERE])
     for name, (numbers, argument) in _MODES.items():
         least = 0o600 if of_judge and name == "fchmod" else _OF_THE_OWNER
         all_of_it = [_argument(argument), (_AND, 0, 0, least), (_EQUAL, 0, 1, least)]
