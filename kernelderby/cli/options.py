@@ -26,7 +26,8 @@ def _bounds(context: click.Context, param: click.Parameter, value: str | None) -
     try:
         found = Bounds.parse(value) if value else None
     except ValueError as problem:
-        raise DerbyError(f"--bounds: {problem}") from None
+        is_of_shell = context.get_parameter_source("bounds") is click.core.ParameterSource.ENVIRONMENT
+        raise DerbyError(f"{'$DERBY_BOUNDS' if is_of_shell else '--bounds'}: {problem}") from None
     context.meta["kernelderby.store.bounds"] = found
     return found
 
@@ -83,12 +84,14 @@ class PathType(click.Path):
         super().__init__(path_type=Path)
 
     def convert(self, value: Any, param: click.Parameter | None, context: click.Context | None) -> Any:
+        is_option = param is not None and param.param_type_name == "option"
+        name = "path" if param is None else param.opts[0] if is_option else param.human_readable_name.strip("[].")
         if value == "":
-            raise DerbyError(f"{param.opts[0] if param else 'path'}: is empty; give a path (is a variable not set?)")
+            raise DerbyError(f"{name}: is empty; give a path (is a variable not set?)")
         from kernelderby.store.files import too_long
 
         if too_long(os.fsencode(value)):
-            raise DerbyError(f"{param.opts[0] if param else 'path'}: is longer than a path can be; give another one")
+            raise DerbyError(f"{name}: is longer than a path can be; give another one")
         return super().convert(value, param, context)
 
 

@@ -115,20 +115,27 @@ def test_the_variable_names_a_set_and_the_option_comes_first(derby, small_set, t
 
 
 @pytest.mark.parametrize(
-    "words",
+    ("words", "name"),
     [
-        ["export", ""],
-        ["list", "--root", ""],
-        ["profile", "kernels", ""],
-        ["roofline", "--write", ""],
-        ["roofline", "--traces", "--plot", ""],
+        (["export", ""], "DESTINATION"),
+        (["shapes", ""], "CONFIG.json|NAME"),
+        (["list", "--root", ""], "--root"),
+        (["profile", "kernels", ""], "FILE"),
+        (["roofline", "--write", ""], "--write"),
+        (["roofline", "--traces", "--plot", ""], "--plot"),
     ],
 )
-def test_an_empty_path_is_an_error_of_one_line(derby, small_set, tmp_path, monkeypatch, words):
+def test_an_empty_path_is_an_error_of_one_line(derby, small_set, tmp_path, monkeypatch, words, name):
     monkeypatch.chdir(small_set)
     code, out, err = derby(*words)
-    assert code == 1 and out == "" and err.count("\n") == 1 and "is empty; give a path" in err
+    assert (code, out, err) == (1, "", f"derby: {name}: is empty; give a path (is a variable not set?)\n")
     assert not (tmp_path / "definitions").exists()
+
+
+def test_bounds_of_the_shell_are_named_as_such(derby, monkeypatch):
+    assert derby("list", "--bounds", "time=x")[2].startswith("derby: --bounds: time=x is no bound;")
+    monkeypatch.setenv("DERBY_BOUNDS", "time=x")
+    assert derby("list")[2].startswith("derby: $DERBY_BOUNDS: time=x is no bound;")
 
 
 def test_words_for_workloads(checkout):
