@@ -35,6 +35,7 @@ OF_A_CPU = {
     *("a_clock_in_other_machine_code", "works_when_a_profiler_is_told", "works_when_an_alarm_rings"),
     *("a_secret_in_its_times", "a_secret_in_days", "six_tenths_of_its_claims", "keeps_answers_by_their_contents"),
     *("maps_its_own_memory_over_its_output", "punches_holes_into_its_inputs", "reads_beyond_its_outputs"),
+    "hides_behind_a_dead_thread",
 }
 HONEST_OF_A_CPU = {
     *(
@@ -46,6 +47,7 @@ HONEST_OF_A_CPU = {
         "keeps_a_thread_running",
     ),
     *("limits_itself", "looks_at_the_machine", "pins_itself", "prints_and_warns", "writes_files"),
+    *("exits_in_its_child", "names_itself"),
 }
 HONEST = [name for name in EVERY_HONEST if name not in HONEST_OF_A_CPU]
 # What they do to the run never reaches a GPU: a process that says nonsense, leaves, or is refused by the kernel.
