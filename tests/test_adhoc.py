@@ -36,6 +36,12 @@ def test_a_file_is_checked_with_what_lies_beside_it(own, derby):
     assert not (own / "solutions").exists()  # nothing to pack, nothing left
 
 
+def test_a_name_in_the_set_has_letters_of_every_locale(own):
+    (own / "käfig ß.py").write_text("def run(x):\n    return x * 2\n")
+    [result] = kernelderby.open(own).check("käfig ß.py", operator="twice", shapes="T=3,D=5").value
+    assert (result.solution, result.status) == ("k_fig__", "passed")
+
+
 def test_run_may_be_what_a_function_gave(own, derby):
     (own / "made.py").write_text("from functools import partial\n\nrun = partial(lambda by, x: x * by, 2)\n")
     code, out, err = derby("check", "made.py", "--for", "twice", "--shape", "T=3,D=5")

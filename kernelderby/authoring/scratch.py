@@ -42,7 +42,8 @@ def solution_of_file(catalog: Catalog, place: str, definition: Definition) -> So
     takes = takes_outputs(path, tree, function, definition)
     modules = _modules(tree)
     language = next((each for module, each in _IMPORTED.items() if module in modules), "python")
-    name = re.sub(r"\W", "_", path.stem if path.stem != "main" else path.resolve().parent.name)
+    stem = path.stem if path.stem != "main" else path.resolve().parent.name
+    name = re.sub(r"\W", "_", stem, flags=re.ASCII)  # --record names a file by it, which any locale has to read
     while name in catalog.solutions:
         name += "_file"
     return Solution(
