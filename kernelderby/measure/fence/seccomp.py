@@ -87,9 +87,9 @@ _OF_THE_USER = {"setpriority": 2, "ioprio_set": 3}  # first argument: all that t
 _RTTIME, _CORE = 15, 4
 # Name: numbers, the argument, and its refused values.
 _WITH = {
-    # Files that signal another process after an event, leases, which make others wait, and pipes larger than usual:
-    # F_SETOWN, F_SETSIG, F_SETOWN_EX, F_SETLEASE, F_SETPIPE_SZ.
-    "fcntl": ((72, 25), 1, [8, 10, 15, 1024, 1031]),
+    # Files that signal another process after an event, leases of files and folders, which make others wait, and pipes
+    # larger than usual: F_SETOWN, F_SETSIG, F_SETOWN_EX, F_SETLEASE, F_SETDELEG (Linux 6.19), F_SETPIPE_SZ.
+    "fcntl": ((72, 25), 1, [8, 10, 15, 1024, 1040, 1031]),
     "setrlimit": ((160, 164), 0, [_RTTIME, _CORE]),
     # CLOSE_RANGE_UNSHARE: a thread with a table of files of its own, which the list of its process does not show.
     "close_range": ((436, 436), 2, [2, 2 | 4]),

@@ -37,8 +37,12 @@ if TYPE_CHECKING:  # it imports torch; if that fails, the error is the answer to
     from kernelderby.measure.worker.commands import Worker
 
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
-_FILE_BYTES = 16 << 30  # the largest file that a solution may write
-_NO_CORE = 1  # core(5): a program that collects cores ignores a limit of 0, but not of 1
+_LIMITS = {
+    "RLIMIT_CORE": 1,  # core(5): a program that collects cores ignores a limit of 0, but not of 1
+    "RLIMIT_FSIZE": 16 << 30,  # the largest file that a solution may write
+    # Linux: some users may have processors before all others of the machine, the run included.
+    **{"RLIMIT_RTPRIO": 0, "RLIMIT_NICE": 0},
+}
 
 
 def answer(command: Callable[..., Struct], arguments: dict[str, Any]) -> dict[str, Any]:
@@ -81,7 +85,9 @@ def serve(
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != judge:  # it was killed before that
         os._exit(1)
-    for limit, value in ((resource.RLIMIT_CORE, _NO_CORE), (resource.RLIMIT_FSIZE, _FILE_BYTES)):
+    for limit, value in (
+        (getattr(resource, name), value) for name, value in _LIMITS.items() if hasattr(resource, name)
+    ):
         most = resource.getrlimit(limit)[1]
         resource.setrlimit(limit, (value if most < 0 else min(value, most),) * 2)
     marks.mark(mark)  # before it runs any code of a solution
