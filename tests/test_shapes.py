@@ -193,6 +193,7 @@ def test_a_committed_configuration_has_a_name(derby, checkout):
         ({}, ["--tokens", "0"], "--tokens: '0'"),
         ({"kv_lora_rank": 512}, [], "is no model's config.json"),
         ({"rope_scaling": 5}, [], "rope_scaling: must be an object"),
+        ({"hidden_size": 4100, "head_dim": None}, [], "4100 is no multiple of num_attention_heads 32; add head_dim"),
         ({"hidden_size": math.inf}, [], "config.json: not JSON"),
         ({"hidden_size": "1e400"}, [], "config.json: holds a number out of range; write a finite one"),
     ],
@@ -203,6 +204,25 @@ def test_what_is_no_model_is_one_line(derby, checkout, tmp_path, change, words, 
     path.write_text(json.dumps(config).replace('"1e400"', "1e400"))
     code, out, err = derby("shapes", path, *words, "--root", checkout)
     assert (code, out) == (1, "") and err.count("\n") == 1 and said in err
+
+
+def test_an_encoder_has_no_gate(tmp_path, checkout):
+    path = tmp_path / "bert.json"
+    sizes = {"hidden_size": 768, "intermediate_size": 3072, "num_attention_heads": 12, "vocab_size": 30522}
+    path.write_text(json.dumps({"model_type": "bert", "layer_norm_eps": 1e-12, "hidden_act": "gelu", **sizes}))
+    shapes = shapes_of(Catalog.open(checkout), read_model(path, 1), (1,))
+    axes = [each.sizes.axes for each in shapes if each.definition.name == "gemm_bf16"]
+    linear = {each["n"] for each in axes if each["k"] == 768}
+    assert linear == {2304, 768, 3072, 30522}
+
+
+def test_linear_layers_that_no_operator_computes_are_told(derby, checkout, tmp_path):
+    config = json.loads((standing.CONFIGS / "llama-3.1-8b.json").read_text())
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config | {"quantization_config": {"quant_method": "awq", "bits": 4}}))
+    code, out, err = derby("shapes", path, "--tokens", "1", "--root", checkout)
+    assert code == 0 and "gate_up_proj" not in out
+    assert err == f"derby: {path}: linear layers of this quantisation are no operator of the set, and are left out\n"
 
 
 def test_update_keeps_other_lines_and_costs(checkout, tmp_path):

@@ -55,6 +55,8 @@ def command(
         title, shapes = "the standing set", standing_shapes(catalog)
     else:
         model = read_model(configuration_file(config), sharing)
+        if not model.facts.keys() & {"bf16", "fp8_block", "fp8_token"}:
+            warn([f"{config}: linear layers of this quantisation are no operator of the set, and are left out"])
         title, shapes = f"{model.name} on {counted(sharing, 'GPU')}", shapes_of(catalog, model, counts(tokens))
     chosen = [shape for shape in shapes if not definitions or shape.definition.name in definitions]
     lines = [shape.line(generated_inputs(catalog, shape.definition)) for shape in chosen]

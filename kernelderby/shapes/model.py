@@ -15,7 +15,10 @@ _GATED = ("qwen3_next", "qwen3_5", "minimax_text_01")
 # Models with a norm of each query and key head; others state it (use_qk_norm).
 _QK_NORM = ("qwen3", "qwen3_moe", "qwen3_vl", "qwen3_vl_moe")
 _L2_NORM = ("llama4",)  # without weights
-_UNGATED = ("gpt2", "gptj", "gpt_neox", "opt", "bloom", "falcon", "mpt", "phi", "starcoder2", "nemotron", "nemotron_h")
+_UNGATED = (
+    *("gpt2", "gptj", "gpt_neox", "opt", "bloom", "falcon", "mpt", "phi", "starcoder2", "nemotron", "nemotron_h"),
+    *("gpt_bigcode", "codegen", "persimmon", "bert", "roberta", "xlm-roberta", "camembert", "electra", "albert"),
+)
 _QKV_BIAS = ("qwen2", "qwen2_moe", "qwen2_vl", "qwen2_5_vl")  # others state it
 # Names that some models have for the same, and parts of a file with such names.
 _OTHER_NAMES = {
@@ -131,7 +134,10 @@ def _heads(path: Path, text: dict[str, Any], kind: str, tp: int) -> dict[str, in
     if of_keys % tp and tp % of_keys:
         raise DerbyError(f"{path}: num_key_value_heads: {of_keys} and --tp {tp} do not divide; give a divisor")
     facts["kv_heads"] = max(1, of_keys // tp)
-    facts["head_dim"] = text.get("head_dim") or _number(path, text, "hidden_size") // total
+    hidden = _number(path, text, "hidden_size")
+    if not text.get("head_dim") and hidden % total:
+        raise DerbyError(f"{path}: hidden_size: {hidden} is no multiple of num_attention_heads {total}; add head_dim")
+    facts["head_dim"] = text.get("head_dim") or hidden // total
     stated = text.get("attention_bias") or text.get("qkv_bias") or text.get("use_bias") or text.get("bias")
     facts["qkv_bias"] = int(bool(stated) or kind in _QKV_BIAS or kind == "gpt2")
     rope = _rope(text)
