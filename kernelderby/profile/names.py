@@ -134,7 +134,7 @@ def short_name(name: str) -> str:
 
     Different kernels may get the same short name; the caller must tell them apart.
     """
-    text = _short(normal_form(name), depth=2, top=True)
+    text = _short(normal_form(name), depth=2, top=True) or name  # "(unnamed kernel)" is no list of parameters
     return text if len(text) <= SHORT else text[: SHORT - 1] + "…"
 
 

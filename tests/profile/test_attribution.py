@@ -254,6 +254,7 @@ def test_a_mangled_name_that_was_cut_off_never_fails(length):
         ),
         ("deep_ep::internode_ll::dispatch", "internode_ll::dispatch"),
         ("[CUDA memset]", "[CUDA memset]"),
+        ("(unnamed kernel)", "(unnamed kernel)"),
     ],
 )
 def test_short_names_for_tables(name, short):
