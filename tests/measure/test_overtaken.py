@@ -83,12 +83,14 @@ def test_a_workspace_that_a_graph_outlives(definition, gives_up):
     assert "replayed after a larger one (rows=12): not_a_number" in verdict.message
 
 
-def test_bytes_that_a_replay_writes_elsewhere(definition, monkeypatch):
+@pytest.mark.parametrize(("nbytes", "told"), [(64, "64 bytes"), (1_234_567, "1,200,000 bytes")])
+def test_bytes_that_a_replay_writes_elsewhere(definition, monkeypatch, nbytes, told):
+    """To two digits: the number is the worker's word, and more digits could spell a message."""
     race = local_race(Candidate(right, True, definition), MODULE, maker(definition, 3), FakeGraphs())
     race.capture()
-    monkeypatch.setattr(race.exchange.executor, "overwritten", lambda: 64)
+    monkeypatch.setattr(race.exchange.executor, "overwritten", lambda: nbytes)
     verdict = overtaken(race.exchange, maker(definition, 12))
-    assert verdict.status is Status.GRAPH_OVERTAKEN and "wrote into 64 bytes" in verdict.message
+    assert verdict.status is Status.GRAPH_OVERTAKEN and f"wrote into {told}" in verdict.message
 
 
 def test_a_process_that_the_replay_ends(definition, monkeypatch):

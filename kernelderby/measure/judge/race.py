@@ -154,7 +154,7 @@ def overtaken(exchange: Exchange, larger: InputMaker) -> Verdict:
             if verdict.status is not Status.PASSED:
                 told = f"{after}: {verdict.status}: {verdict.message}"
                 return Verdict(Status.GRAPH_OVERTAKEN, told, verdict.correctness)
-        nbytes = exchange.executor.overwritten()
+        nbytes = int(float(f"{exchange.executor.overwritten():.2g}"))  # the worker's word, with no room for messages
     except Failed as failed:
         raise Failed(Status.GRAPH_OVERTAKEN, f"{after}: {failed.message}", failed.gone) from failed
     if nbytes:
