@@ -44,6 +44,7 @@ _REST_SECONDS = 2  # what a process has launched before it stood still
 _PROBES = 9
 _CALM = 16  # calls of the pace whose median counts
 _IN_TIME = 16  # calls that together take no longer than one answer may
+_LONGEST_SECONDS = 2.0  # for which further calls are made, beyond FEWEST
 _IDLE_US = 120  # a kernel of the judge's takes 13 to 30 us on an idle H200; behind another process 270 us to 1.3 ms
 
 
@@ -132,12 +133,15 @@ class Relay:
     def relayed(self, pace: Pacemaker, kind: str, margin_us: float, copy_us: float = 0.0, most: int = MOST) -> Relayed:
         """Wrong where a compared call is. Failed where the worker ends or is late. copy_us: of the outputs that a
         solution returns, which its worker copies. most: maximum number of calls. NO_PACE where the GPU does not come to
-        rest, or the pace is lost."""
+        rest, or the pace is lost. The first call, of which its time on the host counts, is one more."""
         exchange, executor = self._exchange, self._exchange.executor
         before = self._paced(pace, kind, _FIRST)
         if not before:
             return NO_PACE
-        count = calls_for(margin_us, before, most)
+        start = time.monotonic()
+        self.us(executor, exchange.signals, kind, 1)
+        affordable = int(_LONGEST_SECONDS / (time.monotonic() - start))
+        count = min(calls_for(margin_us, before, most), max(FEWEST, affordable))
         drawn = exchange.drawn(f"relay/{kind}/{self._made[kind]}", count, count, COMPARING_SECONDS, ENOUGH_BY_CLOCK)
         left: dict[int, tuple[Left, int, str]] = {}
         theirs = self.us(executor, exchange.signals, kind, count, dict.fromkeys(drawn), left)
