@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 
 _OWN, _GROUPS = "/proc/self/cgroup", "/sys/fs/cgroup"
 
@@ -13,6 +14,25 @@ def memory_bytes() -> float:
     """Of the machine, or of the container."""
     whole = float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     return min([whole, *_limits("memory", ("memory.max", "memory.limit_in_bytes"))])
+
+
+def free_bytes() -> float:
+    """What of it programs can still get: without the kernel's copies of files, which it gives back."""
+    found = [float("inf")]
+    with suppress(OSError, StopIteration), open("/proc/meminfo") as file:
+        found.append(next(float(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable:")))
+    for folder in _folders("memory"):
+        for most, used in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
+            with suppress(OSError, ValueError):
+                limit, held = (float(Path(folder, name).read_text()) for name in (most, used))
+                files = (
+                    {"active_file", "inactive_file"}
+                    if most == "memory.max"
+                    else {"total_active_file", "total_inactive_file"}
+                )
+                lines = map(str.split, Path(folder, "memory.stat").read_text().splitlines())
+                found.append(limit - held + sum(float(number) for name, number in lines if name in files))
+    return min(found)
 
 
 def processes() -> float:

@@ -407,6 +407,12 @@ class Disk:
             "crashed",
             "it filled /",
         ),
+        (  # memory that no list of its processes shows
+            "open('/dev/shm/MARK', 'w').close()",
+            {"free": 32 << 20},
+            "out_of_memory",
+            "GiB of memory left",
+        ),
         (  # its caches may lie on another disk
             "open(os.path.expanduser('~/file'), 'wb').write(b'1' * (64 << 20))",
             {"room": 32 << 20},
@@ -423,6 +429,8 @@ def test_a_worker_that_takes_too_much_is_ended(misbehaviours, monkeypatch, body,
 
     folder = misbehaviours / "solutions/tests/elementwise/scaled_add_n16/honest"
     text = (folder / "main.py").read_text()
+    mark = Path(f"/dev/shm/kernelderby-tests-{os.getpid()}")
+    body = body.replace("MARK", mark.name)
     (folder / "main.py").write_text(f"import os, subprocess, tempfile, time\n{body}\ntime.sleep(60)\n{text}")
     bare = 300 << 20  # the memory of a worker with torch
     monkeypatch.setattr(processes, "memory_limit", lambda: most.get("memory", 1 << 40) + bare)
@@ -432,7 +440,11 @@ def test_a_worker_that_takes_too_much_is_ended(misbehaviours, monkeypatch, body,
     if "room" in most:  # as on a disk that had so much more than what must stay
         monkeypatch.setattr(folders, "LEAST_ROOM", most["room"])
         monkeypatch.setattr(shutil, "disk_usage", Disk(most["room"]))
+    if "free" in most:  # as of a machine that had twice what must stay, until a file is there
+        monkeypatch.setattr(folders, "LEAST_ROOM", most["free"])
+        monkeypatch.setattr(process.allowed, "free_bytes", lambda: 0 if mark.exists() else 2 * most["free"] + 1)
     measure(misbehaviours, ["honest"], workloads=("8",))
+    mark.unlink(missing_ok=True)
     (path,) = (misbehaviours / "traces").rglob("*.jsonl")
     row = json.loads(path.read_text())
     assert row["measurement"]["status"] == status and told in row["evaluation"]["log"]
@@ -516,6 +528,10 @@ def test_a_container_has_less_than_the_machine(tmp_path, monkeypatch):
     (tmp_path / "memory/slice").mkdir(parents=True)
     (tmp_path / "memory/slice/memory.limit_in_bytes").write_text(f"{1 << 19}\n")
     assert processes.memory_limit() == int(0.8 * (1 << 19)) and processes.fitting(1000) == 1000
+    assert allowed.free_bytes() < whole, "who tells no use is not asked"
+    (tmp_path / "memory/slice/memory.usage_in_bytes").write_text(f"{1 << 19}\n")
+    (tmp_path / "memory/slice/memory.stat").write_text("inactive_file 1\ntotal_inactive_file 4096\ntotal_rss 9\n")
+    assert allowed.free_bytes() == 4096
     own.unlink()
     assert processes.memory_limit() == int(0.8 * whole)
 

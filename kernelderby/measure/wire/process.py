@@ -26,6 +26,7 @@ from kernelderby.measure.wire.replies import UNHEARD, Kind, Reply, errors_of, te
 from kernelderby.measure.wire.sources import cache_folder
 from kernelderby.measure.wire.start import Beginning, begin, servers
 from kernelderby.rows.measurement import Status
+from kernelderby.store import allowed
 
 _LOG_BYTES = 1 << 14  # the end of a solution's output is enough to show why it failed
 _REPLY_BYTES = 16 << 20
@@ -107,6 +108,7 @@ class WorkerProcess:
         self._deadline = self._timeout = self._looked_at = 0.0
         self._ending, self._worked = "has ended", 0.0
         self._shared_before = processes.shared_memory()
+        self._free_before = allowed.free_bytes()
 
     @property
     def pid(self) -> int:
@@ -270,6 +272,8 @@ class WorkerProcess:
         self._looked_at = time.monotonic()
         if (place := folders.filled(self._room, folders.room(*self._places))) is not None:
             return Status.CRASHED, f"it filled {place}, and was ended"
+        if (left := allowed.free_bytes()) < folders.LEAST_ROOM < self._free_before - left:  # whatever list shows it
+            return Status.OUT_OF_MEMORY, f"the machine had {left / 2**30:.1f} GiB of memory left, and it was ended"
         orphans = processes.orphans(self._mark, self.known())
         pids = [self._process.pid, *processes.descendants(self._process.pid), *orphans]
         if len(pids) > (most_processes := processes.fitting(_MOST_PROCESSES)):
