@@ -204,6 +204,9 @@ def test_a_kernel_that_a_cpu_does_not_time_is_told_so(own, derby):
     assert (code, out) == (1, "") and "times plain Python alone, and kernel is Triton" in err
     with pytest.raises(DerbyError, match="kernel is Triton"):
         kernelderby.open(own).bench("kernel.py", operator="twice", device="cpu")
+    derby("new", "solution", "slow", "--for", "twice")
+    code, _, err = derby("bench", "--solutions", "slow", "--device", "cpu")
+    assert code == 1 and "times plain Python alone, and slow is Triton" in err
 
 
 def test_a_shape_of_the_api_may_be_a_dict(own):

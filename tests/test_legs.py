@@ -1,4 +1,4 @@
-"""Three legs of one claim: published shapes, shapes of models, fresh ones. None mixes with another."""
+"""Legs of one claim: published shapes, shapes of servers, of models, fresh ones. None mixes with another."""
 
 import json
 
@@ -121,7 +121,7 @@ def two_libraries(three):
     return three
 
 
-def test_the_sentence_stands_on_three_legs(derby, two_libraries):
+def test_each_leg_has_a_sentence(derby, two_libraries):
     root = two_libraries
     assert "models" not in summary(derby, root) and "resh" not in summary(derby, root)
     of_models(root, with_rows=False)
@@ -139,6 +139,13 @@ def test_the_sentence_stands_on_three_legs(derby, two_libraries):
         "leads"
     ]
     assert only == data["leads"][1]
+
+
+def test_shapes_of_servers_are_no_published_ones(derby, two_libraries):
+    before = summary(derby, two_libraries).splitlines()
+    add_serving(two_libraries, True)
+    after = summary(derby, two_libraries).splitlines()
+    assert after[:2] == before[:2] and "Shapes of servers: " in after[2] and "slower on 1." in after[2]
 
 
 def test_a_gpu_by_name_has_one_author_on_all_legs(derby, two_libraries):

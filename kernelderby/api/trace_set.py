@@ -196,8 +196,8 @@ class TraceSet:
     ) -> Answer[tuple[Leads, ...]]:
         """An author against the best library on every shape, for every GPU that has rows (or the named one).
 
-        One record for the shapes that count in scores (an operator's survey workloads, if it has any), one for the
-        shapes of models, and one for fresh shapes, if any were measured. origin: only workloads of these origins.
+        One record each for the shapes that count in scores (an operator's survey workloads, if it has any), for those
+        of servers, of models, and for fresh shapes, if any were measured. origin: only workloads of these origins.
         author: default the author who is fastest on the most shapes. time: graph or eager (default: both). by_operator:
         add a table of operators, the most important one first.
         """

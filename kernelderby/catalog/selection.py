@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain, combinations, islice
 
 from kernelderby.catalog.model import Workload
-from kernelderby.catalog.workloads import FRESH, MODELS
+from kernelderby.catalog.workloads import FRESH, MODELS, SERVING
 from kernelderby.errors import DerbyError
 from kernelderby.store.counts import counted
 
@@ -125,13 +125,13 @@ def by_origin(workloads: Sequence[Workload]) -> list[list[Workload]]:
     return [[each for each in workloads if (each.origin or "") == origin] for origin in (scored, *others)]
 
 
-# The sets of shapes for which a lead is computed: the shapes that count in scores, and two further sets.
-LEGS = ("", MODELS, FRESH)
+# The sets of shapes for which a lead is computed: the shapes that count in scores, and three further sets.
+LEGS = ("", SERVING, MODELS, FRESH)
 
 
 def by_leg(workloads: Sequence[Workload]) -> dict[str, list[Workload]]:
     """The lists of by_origin() that are one of LEGS. The workloads that count in scores are a leg of their own, unless
-    they are one of the other two sets, as for a definition without published shapes."""
+    they are one of the other sets, as for a definition without published shapes."""
     found: dict[str, list[Workload]] = {}
     for place, part in enumerate(by_origin(workloads)):
         origins = {each.origin for each in part}

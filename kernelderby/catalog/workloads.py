@@ -26,6 +26,7 @@ BITS = {
     **dict.fromkeys(("float32", "int32"), 32),
     "int64": 64,
 }
+SERVING = "serving"  # origin of the shapes of servers, for contracts and loads that the published ones lack
 MODELS = "models"  # origin of the shapes of named models, made by rules (shapes/)
 FRESH = "fresh"  # origin of shapes that no file lists: they are described in their rows
 

@@ -155,7 +155,7 @@ def _here(
     as_json: bool,
 ) -> None:
     """On this machine. adhoc_words: where any of them is given."""
-    from kernelderby.api.adhoc import adhoc_set, operator_of
+    from kernelderby.api.adhoc import adhoc_set, expect_timed, operator_of
     from kernelderby.api.machine import plain_solutions
     from kernelderby.api.trace_set import TraceSet
     from kernelderby.catalog import Catalog
@@ -175,6 +175,8 @@ def _here(
     def measured(catalog: Any, choice: Wanted) -> None:
         if device == "cpu" and not choice.solutions:
             choice = choice._replace(solutions=tuple(plain_solutions(catalog, choice.definitions)))
+        for each in catalog.solutions_named(choice.solutions):
+            expect_timed(each, device)
         plan = planned(catalog, machine, choice)
         if not as_json:
             print_plan(machine, plan, budget=settings.budget_seconds)

@@ -273,9 +273,13 @@ class Wanted(NamedTuple):
 
     def resolved(self, catalog: Any) -> Wanted:
         """Names instead of aliases, each once. DerbyError for one that the set does not have, before anything slow."""
-        solutions = tuple(each.name for each in catalog.solutions_named(self.solutions))
+        chosen = catalog.solutions_named(self.solutions)
         definitions = tuple(dict.fromkeys(catalog.definition(name).name for name in self.definitions))
-        return self._replace(solutions=solutions, definitions=definitions)
+        for each in chosen:
+            if definitions and each.definition not in definitions:
+                told = f"{each.name} is a solution of {each.definition}, not of {', '.join(definitions)}"
+                raise DerbyError(f"{told}; leave one out")
+        return self._replace(solutions=tuple(each.name for each in chosen), definitions=definitions)
 
 
 class Draw(NamedTuple):

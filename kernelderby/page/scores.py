@@ -52,7 +52,7 @@ def leads(catalog: Catalog, rows: Sequence[Measurement]) -> dict[str, tuple[str,
     except DerbyError:
         return {}
     told: dict[str, list[str]] = {}
-    for each in found:  # one for each leg: published shapes, shapes of models, fresh shapes
+    for each in found:  # one for each leg (selection.LEGS)
         told.setdefault(gpu_id(each.gpu), []).append(sentence(each))
     return {gpu: tuple(map(words, sentences)) for gpu, sentences in told.items()}
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from kernelderby.catalog.libraries import UNKNOWN
-from kernelderby.catalog.workloads import FRESH, MODELS
+from kernelderby.catalog.workloads import FRESH, MODELS, SERVING
 from kernelderby.rank.lead import Lead
 from kernelderby.rank.leads import Leads, OperatorLead
 from kernelderby.report.answer import Answer
@@ -16,7 +16,12 @@ from kernelderby.report.numbers import factor
 from kernelderby.store.counts import counted
 
 IN_WORDS = {"graph": "in CUDA graphs", "eager": "launched by the host"}
-SETS = {"": "Published shapes", MODELS: "Shapes of models", FRESH: "Fresh shapes"}
+SETS = {
+    "": "Published shapes",
+    SERVING: "Shapes of servers",
+    MODELS: "Shapes of models",
+    FRESH: "Fresh shapes",
+}
 
 
 def leads_answer(
@@ -66,7 +71,7 @@ def leads_report(
     return Report(
         title=f"{found[0].gpu}, {' to '.join(dict.fromkeys((days[0], days[-1])))}",
         facts=(*map(sentence, found), *missing),
-        tables=tuple(_table(each, importance) for each in found if each.total) if with_operators else (),
+        tables=_tables([each for each in found if each.total], importance) if with_operators else (),
         notes=tuple(note for each in found for note in _notes(each)) if with_operators else (),
     )
 
@@ -132,7 +137,12 @@ _COLUMNS: tuple[tuple[str, Literal["left", "right"], bool], ...] = (
 )
 
 
-def _table(found: Leads, importance: Mapping[str, float]) -> Table:
+def _tables(found: Sequence[Leads], importance: Mapping[str, float]) -> tuple[Table, ...]:
+    """One for each leg; the first one explains the columns."""
+    return tuple(_table(each, importance, each is found[0]) for each in found)
+
+
+def _table(found: Leads, importance: Mapping[str, float], is_explained: bool) -> Table:
     """The most important operator first, including operators with times of former code only."""
     kinds = list(found.total)
     columns = (
@@ -151,11 +161,15 @@ def _table(found: Leads, importance: Mapping[str, float]) -> Table:
         f"{SETS[found.origin]}: the best library's time over the best of {found.author}{what}",
         columns,
         (_row(each, kinds, importance.get(each.definition)) for each in operators),
-        caption="Above 1: faster than every library. Shapes: those that both have, of all. Geomean and range: over "
-        "these shapes. Win, tie, loss: by the 95 % interval of each shape. Best library: the one that is fastest on "
-        "most shapes, and how many were raced. Importance: share of GPU time in production. Protocol "
-        f"{found.protocol}.",
+        caption=f"{_COLUMNS_EXPLAINED} Protocol {found.protocol}." if is_explained else "",
     )
+
+
+_COLUMNS_EXPLAINED = (
+    "Above 1: faster than every library. Shapes: those that both have, of all. Geomean and range: over these shapes. "
+    "Win, tie, loss: by the 95 % interval of each shape. Best library: the one that is fastest on most shapes, and how "
+    "many were raced. Importance: share of GPU time in production."
+)
 
 
 def _row(operator: OperatorLead, kinds: Sequence[str], importance: float | None) -> Row:

@@ -132,6 +132,14 @@ def test_an_empty_path_is_an_error_of_one_line(derby, small_set, tmp_path, monke
     assert not (tmp_path / "definitions").exists()
 
 
+@pytest.mark.parametrize("verb", ["check", "bench"])
+def test_a_solution_of_another_operator_is_no_choice_of_nothing(derby, checkout, verb):
+    words = ("--solutions", "torch_rms_norm", "--definitions", "silu_and_mul", "--device", "cpu", "--root", checkout)
+    code, out, err = derby(verb, *words)
+    assert (code, out) == (1, "")
+    assert err == "derby: torch_rms_norm is a solution of rms_norm, not of silu_and_mul; leave one out\n"
+
+
 def test_bounds_of_the_shell_are_named_as_such(derby, monkeypatch):
     assert derby("list", "--bounds", "time=x")[2].startswith("derby: --bounds: time=x is no bound;")
     monkeypatch.setenv("DERBY_BOUNDS", "time=x")
