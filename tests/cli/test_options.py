@@ -134,6 +134,7 @@ def test_an_empty_path_is_an_error_of_one_line(derby, small_set, tmp_path, monke
 
 @pytest.mark.parametrize("verb", ["check", "bench"])
 def test_a_solution_of_another_operator_is_no_choice_of_nothing(derby, checkout, verb):
+    pytest.importorskip("torch")  # of bench
     words = ("--solutions", "torch_rms_norm", "--definitions", "silu_and_mul", "--device", "cpu", "--root", checkout)
     code, out, err = derby(verb, *words)
     assert (code, out) == (1, "")
