@@ -8,6 +8,7 @@ import click
 
 from kernelderby.cli.options import FILE, DerbyCommand, root_option, strict_option
 from kernelderby.cli.output import expect_whole, say, warn
+from kernelderby.cli.progress import bar
 from kernelderby.errors import DerbyError
 
 
@@ -53,7 +54,8 @@ def command(
             raise DerbyError(f"{path}: is a folder; name a file in it")
         if path is not None and not path.parent.is_dir():
             raise DerbyError(f"{path}: cannot be written (no such folder); name an existing folder")
-    page = build_page(root, against)
+    with bar("building the page", 0):  # ten seconds and more
+        page = build_page(root, against)
     if strict:
         expect_whole(page.left_out)
     warn(page.model.trust.warnings)

@@ -38,12 +38,14 @@ class TimedShape:
 
 @dataclass(frozen=True, slots=True)
 class HeldOutShapes:
-    """The shapes of one origin, for which the shapes of all other origins choose. mean: mean loss. outside: number of
-    shapes outside the measured region, where libraries run. twins: number of shapes at sizes that the others measured
-    too, with other contents such as routings."""
+    """The shapes of one origin, for which the shapes of all other origins choose. mean: mean loss; None without shapes
+    at which the chosen solution has a time. untimed: number of the other shapes. outside: number of shapes outside the
+    measured region, where libraries run. twins: number of shapes at sizes that the others measured too, with other
+    contents such as routings."""
 
     shapes: int
-    mean: float
+    mean: float | None
+    untimed: int
     outside: int
     twins: int
 
@@ -53,13 +55,15 @@ class ChoiceLoss:
     """By how much longer the chosen solution took than the fastest, as a share. Each shape is left out in turn, so that
     the choice does not know it. inside: number of shapes inside the region of the others; mean and worst are their
     losses. outside: number of shapes outside, where libraries run; outside_mean is their mean loss. The losses are None
-    without shapes. held_out: origin -> its shapes, except published ones. Shapes of the origin "fresh" never choose."""
+    without shapes. untimed: number of further shapes, at which the chosen solution has no time. held_out: origin -> its
+    shapes, except published ones. Shapes of the origin "fresh" never choose."""
 
     inside: int
     mean: float | None
     worst: float | None
     outside: int
     outside_mean: float | None
+    untimed: int
     held_out: dict[str, HeldOutShapes]
 
 
@@ -272,9 +276,14 @@ def _loss(
 
     inside: list[float] = []
     outside: list[float] = []
+    untimed = 0
     for shape in shapes:
         choice = selector([each for each in shapes if each.sizes != shape.sizes])
-        (inside if choice.inside(shape.sizes) else outside).append(_lost(choice, shape))
+        lost = _lost(choice, shape)
+        if lost is None:
+            untimed += 1
+        else:
+            (inside if choice.inside(shape.sizes) else outside).append(lost)
     held_out: dict[str, HeldOutShapes] = {}
     for origin in [*sorted({each.origin for each in shapes}.difference(SCORED)), FRESH]:
         held = fresh if origin == FRESH else [each for each in shapes if each.origin == origin]
@@ -283,14 +292,16 @@ def _loss(
             choice = selector(known)
             beyond = sum(not choice.inside(each.sizes) for each in held)
             twins = len([each for each in held if each.sizes in {one.sizes for one in known}])
-            losses = [_lost(choice, each) for each in held]
-            held_out[origin] = HeldOutShapes(len(held), sum(losses) / len(losses), beyond, twins)
-    return ChoiceLoss(*(len(inside), _mean(inside), max(inside, default=None), len(outside), _mean(outside)), held_out)
+            losses = [lost for each in held if (lost := _lost(choice, each)) is not None]
+            held_out[origin] = HeldOutShapes(len(held), _mean(losses), len(held) - len(losses), beyond, twins)
+    worst = max(inside, default=None)
+    return ChoiceLoss(len(inside), _mean(inside), worst, len(outside), _mean(outside), untimed, held_out)
 
 
-def _lost(choice: Selector, shape: TimedShape) -> float:
-    chosen = choice.order(shape.sizes, shape.us)[0]
-    return shape.us.get(chosen, max(shape.us.values())) / min(shape.us.values()) - 1
+def _lost(choice: Selector, shape: TimedShape) -> float | None:
+    """None if the chosen solution has no time at the shape."""
+    chosen = choice.order(shape.sizes, choice.kinds)[0]
+    return shape.us[chosen] / min(shape.us.values()) - 1 if chosen in shape.us else None
 
 
 def _mean(values: Sequence[float]) -> float | None:

@@ -93,7 +93,9 @@ def _operators(found: AllWinners) -> list[dict[str, Any]]:
 def _report(found: AllWinners, where: str) -> Report:
     operators = found.operators
     means = [each.loss.mean for each in operators if each.loss.mean is not None]
-    inside, outside = (sum(getattr(each.loss, name) for each in operators) for name in ("inside", "outside"))
+    inside, outside, untimed = (
+        sum(getattr(each.loss, name) for each in operators) for name in ("inside", "outside", "untimed")
+    )
     facts = [
         where,
         f"Chosen by times of CUDA graphs on {found.gpus[0]}, {' to '.join(dict.fromkeys(found.measured))}, "
@@ -104,7 +106,7 @@ def _report(found: AllWinners, where: str) -> Report:
             f"If each shape is left out in turn and the other shapes choose for it, the choice is "
             f"{percent(sum(means) / len(means))} slower than the fastest (mean of {counted(len(means), 'operator')}, "
             f"{counted(inside, 'shape')}). {counted(outside, 'shape lies', 'shapes lie')} outside the region of the "
-            "others: libraries run there."
+            f"others: libraries run there. Not counted: {counted(untimed, 'shape')} at which the choice has no time."
         )
     facts.append(_held_out(operators))
     columns = (
@@ -135,11 +137,12 @@ def _held_out(operators: Sequence[Winners]) -> str:
         for origin, held in each.loss.held_out.items():
             found.setdefault(origin, []).append(held)
     parts = [
-        f"{origin} {percent(sum(each.mean for each in held) / len(held))} "
+        f"{origin} {percent(sum(means) / len(means))} "
         f"({counted(sum(each.shapes for each in held), 'shape')} of {counted(len(held), 'operator')}, "
         f"{sum(each.twins for each in held)} at sizes that others measured, "
-        f"{sum(each.outside for each in held)} outside the region)"
-        if held
+        f"{sum(each.outside for each in held)} outside the region, "
+        f"{sum(each.untimed for each in held)} without a time of the choice)"
+        if (means := [each.mean for each in held if each.mean is not None])
         else f"{origin} not measured yet"
         for origin, held in sorted(found.items())
     ]

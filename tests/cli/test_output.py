@@ -169,6 +169,11 @@ def test_a_terminal_gets_colour_unless_it_declined(small_set):
     assert "\x1b[" not in on_a_terminal(words, TERM="dumb")
 
 
+def test_the_page_says_on_a_terminal_what_takes_so_long(small_set, tmp_path):
+    told = on_a_terminal(["report", tmp_path / "x.html", "--root", small_set], TERM="xterm-256color", COLUMNS="100")
+    assert "building the page" in told and "x.html: written" in "".join(told.split("\r\n"))
+
+
 def test_a_pipe_has_80_columns(checkout):
     environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
     done = subprocess.run(

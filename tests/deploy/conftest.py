@@ -9,7 +9,7 @@ from kernelderby.catalog import Catalog
 from kernelderby.deploy.contents import NAME, contents
 from kernelderby.deploy.winners import AllWinners, ChoiceLoss, Winners, kind_of
 
-CHOICE_LOSS = ChoiceLoss(0, None, None, 0, None, {})
+CHOICE_LOSS = ChoiceLoss(0, None, None, 0, None, 0, {})
 
 
 def plain_winners(catalog):

@@ -62,7 +62,16 @@ def test_a_shape_beyond_the_others_is_counted_apart_with_the_librarys_loss():
 def test_fresh_shapes_are_chosen_for_by_all_and_choose_for_none():
     known = shapes(ours=[1.0, 1.0], theirs=[2.0, 2.0])
     found = _loss(AXES, SOLUTIONS, known, [TimedShape((2,), {"ours": 1.5, "theirs": 1.0})])
-    assert found.held_out == {"fresh": HeldOutShapes(1, pytest.approx(0.5), 0, 1)} and found.mean == 0
+    assert found.held_out == {"fresh": HeldOutShapes(1, pytest.approx(0.5), 0, 0, 1)} and found.mean == 0
+
+
+def test_a_shape_without_a_time_of_the_choice_tells_no_loss():
+    """Neither the loss of the fastest that has a time there, nor none."""
+    known = shapes(ours=[1.0, 1.0, 1.0], theirs=[2.0, 2.0, 2.0])
+    del known[1].us["ours"]
+    found = _loss(AXES, SOLUTIONS, known, [TimedShape((3,), {"theirs": 5.0, "plain": 1.0})])
+    assert (found.inside, found.untimed, found.mean) == (2, 1, 0)
+    assert found.held_out == {"fresh": HeldOutShapes(1, None, 1, 0, 0)}
 
 
 def test_shapes_of_one_origin_are_held_out_together():
@@ -71,14 +80,14 @@ def test_shapes_of_one_origin_are_held_out_together():
     models = [TimedShape((size,), {"ours": 1.2, "theirs": 1.0}, "models") for size in (2, 8)]
     outside = TimedShape((2**21,), {"ours": 1.0, "theirs": 1.1}, "models")  # where a library runs
     held = _loss(AXES, SOLUTIONS, [*survey, *models, outside], []).held_out
-    assert held == {"models": HeldOutShapes(3, pytest.approx((0.2 + 0.2 + 0.1) / 3), 1, 0)}
+    assert held == {"models": HeldOutShapes(3, pytest.approx((0.2 + 0.2 + 0.1) / 3), 0, 1, 0)}
 
 
 def test_a_held_out_shape_is_chosen_for_by_its_twin_of_another_origin():
     """The survey measured these sizes with another routing: a package knows them, so no library runs."""
     survey = [TimedShape((size,), {"ours": 1.0, "theirs": 2.0}, "survey") for size in (1, 4096)]
     served = [TimedShape((4096,), {"ours": 3.0, "theirs": 4.0}, "serving")]
-    assert _loss(AXES, SOLUTIONS, [*survey, *served], []).held_out == {"serving": HeldOutShapes(1, 0.0, 0, 1)}
+    assert _loss(AXES, SOLUTIONS, [*survey, *served], []).held_out == {"serving": HeldOutShapes(1, 0.0, 0, 0, 1)}
 
 
 def test_axes_that_follow_and_pools_do_not_choose(catalog):
