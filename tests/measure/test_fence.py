@@ -295,6 +295,24 @@ def test_a_worker_has_no_leases_no_permissions_to_take_and_no_powers(tmp_path):
     assert done.stdout == "held\n", done.stderr
 
 
+def test_a_worker_reads_all_but_what_is_hidden(tmp_path, monkeypatch):
+    for name in ("set/traces", "set/definitions", "other"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "set/link").symlink_to(tmp_path / "set/traces")
+    found = set(folders.readable([tmp_path / "set/traces"]))
+    assert {tmp_path / "set/definitions", tmp_path / "other", Path("/usr")} <= found
+    assert not found & {Path("/dev"), tmp_path, tmp_path / "set", tmp_path / "set/traces", tmp_path / "set/link"}
+    scandir = os.scandir
+
+    def listed(folder):
+        if folder == tmp_path:
+            raise PermissionError
+        return scandir(folder)
+
+    monkeypatch.setattr(os, "scandir", listed)
+    assert tmp_path in folders.readable([tmp_path / "set/traces"]), "nothing there would be in reach else"
+
+
 def test_a_worker_writes_to_no_disk_and_to_its_own_part_of_proc(tmp_path):
     places = list(map(str, folders.writable(tmp_path / "own", tmp_path / "scratch")))
     assert "/dev/null" in places and "/dev/shm" in places and "/proc/self" in places

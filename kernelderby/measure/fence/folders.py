@@ -85,11 +85,14 @@ def readable(hidden: Collection[Path] = ()) -> list[Path]:
     hidden one are replaced by their present entries."""
     apart = {Path("/dev"), *(each.resolve() for each in hidden)}
     above = {parent for each in apart for parent in each.parents}
-    found = []
+    found, unlisted = list[Path](), list[Path]()
     for folder in above:
-        with contextlib.suppress(OSError), os.scandir(folder) as entries:
-            found += [Path(each.path) for each in entries if not each.is_symlink()]
-    return [each for each in found if each not in above and each not in apart]
+        try:
+            with os.scandir(folder) as entries:
+                found += [Path(each.path) for each in entries if not each.is_symlink()]
+        except OSError:  # as a whole: libraries may lie there
+            unlisted.append(folder)
+    return [*unlisted, *(each for each in found if each not in above and each not in apart)]
 
 
 def remove_tree(folder: Path) -> None:
