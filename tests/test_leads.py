@@ -72,9 +72,9 @@ def test_numbers_worked_out_by_hand():
     assert (found.total["eager"].wins, found.total["eager"].unpaired) == (3, 3)
     assert sentence(found) == (
         "Published shapes: ann in CUDA graphs is 2.83 times as fast as the best of 2 libraries (geometric mean of 2 "
-        "operators; bob 0.25.1, cid of unknown version): faster on 2 of 3 shapes, slower on 1, 3 not measured in turn. "
+        "operators; bob 0.25.1, cid of unknown version): faster on 2 of 3 shapes, slower on 1, 3 of the 3 not measured in turn. "
         "ann launched by the host is 2.06 times as fast as the best of 2 libraries (geometric mean of 2 "
-        "operators; bob 0.25.1, cid of unknown version): faster on 3 of 3 shapes, 3 not measured in turn."
+        "operators; bob 0.25.1, cid of unknown version): faster on 3 of 3 shapes, 3 of the 3 not measured in turn."
     )
     assert leads(of_former_code("b1"), WORKLOADS, SOLUTIONS)[0].versions["bob"] == "0.33.0"
 
@@ -147,7 +147,7 @@ def test_a_lead_of_former_code_alone_is_none():
     everything = [name for own in TIMES.values() for name in own]
     [found] = leads(of_former_code(*everything), WORKLOADS, SOLUTIONS, author="ann")
     assert found.total == {} and all(not each.kinds for each in found.operators)
-    assert sentence(found) == ("Published shapes: ann has no time of its present code (3 shapes to be measured again).")
+    assert sentence(found) == "Published shapes: no shape counts (3 shapes with times of former code)."
     text = leads_answer([found], True).to_text(100)
     assert "alpha (2), beta (1)" in text
 

@@ -78,10 +78,12 @@ def leads_report(
 
 def sentence(found: Leads) -> str:
     """The result on one GPU: how many times as fast as the best library, on how many shapes."""
-    outdated = sum(each.outdated for each in found.operators)
-    shapes = counted(outdated, "shape")
+    outdated, unopposed = (sum(getattr(each, name) for each in found.operators) for name in ("outdated", "unopposed"))
+    left_out = [f"{counted(outdated, 'shape')} with times of former code"] if outdated else []
+    if unopposed:
+        left_out.append(f"{counted(unopposed, 'shape')} without the operator's strongest library")
     if not found.total:
-        return f"{SETS[found.origin]}: {found.author} has no time of its present code ({shapes} to be measured again)."
+        return f"{SETS[found.origin]}: no shape counts ({', '.join(left_out)})."
     most = max(lead.workloads for lead in found.total.values())
     parts = [
         _told(found, kind, lead)
@@ -89,10 +91,6 @@ def sentence(found: Leads) -> str:
         else f"{IN_WORDS[kind].capitalize()}: only {lead.workloads} of {most} shapes have a time of the present code."
         for kind, lead in found.total.items()
     ]
-    unopposed = sum(each.unopposed for each in found.operators)
-    left_out = [f"{shapes} with times of former code"] if outdated else []
-    if unopposed:
-        left_out.append(f"{counted(unopposed, 'shape')} without the operator's strongest library")
     if left_out:
         parts.append(f"Not counted: {', '.join(left_out)}.")
     return f"{SETS[found.origin]}: {' '.join(parts)}"
@@ -125,7 +123,7 @@ def _counts(lead: Lead) -> str:
     if lead.losses:
         parts.append(f"slower on {lead.losses}")
     if lead.unpaired:
-        parts.append(f"{lead.unpaired} not measured in turn")
+        parts.append(f"{lead.unpaired} of the {lead.workloads} not measured in turn")
     return ", ".join(parts)
 
 
