@@ -99,6 +99,13 @@ def test_a_drift_of_the_pace_makes_its_clock_unsure():
     assert of_medians(theirs, paced, 2.0, drift_us=30.0).unsure_us == 30.0
 
 
+def test_who_makes_fewer_calls_gains_no_uncertainty():
+    paced = [100.0 + number % 5 for number in range(64)]
+    few, many = ([110.0] * count for count in (8, 64))
+    assert of_medians(few, paced, 1.0, wanted=64) == of_medians(many, paced, 1.0)
+    assert of_medians(few, paced, 1.0).unsure_us > of_medians(many, paced, 1.0).unsure_us
+
+
 def test_a_slow_call_is_seen_as_slow(relay_of, pacer):
     assert 19_000 < relay_of(SLOW).relayed(pacer.pace, "eager", 1e6).call_us < 60_000
     assert pacer.pace.slack["eager"].us < 20_000

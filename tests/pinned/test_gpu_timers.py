@@ -103,6 +103,9 @@ class Cupti:
     def __init__(self, gpu):
         self.gpu, self.enabled = gpu, []
 
+    def activity_register_callbacks(self, requested, completed):
+        self.registered = requested, completed
+
     def activity_enable(self, kind):
         self.enabled.append(kind)
 

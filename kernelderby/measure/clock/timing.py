@@ -175,8 +175,6 @@ class CuptiTimer(_GpuTimer):
         self._cupti = cupti
         self._kinds = (kinds.CONCURRENT_KERNEL, kinds.MEMCPY, kinds.MEMSET)
         self._records: list[tuple[int, int]] = []  # start, end in ns on the clock of get_timestamp()
-        # The size of a record buffer, and 0 for any number of records.
-        cupti.activity_register_callbacks(lambda: (8 << 20, 0), self._buffer_completed)
 
     def _buffer_completed(self, activities: list[Any]) -> None:
         for activity in activities:
@@ -186,6 +184,8 @@ class CuptiTimer(_GpuTimer):
     def spans(self, call: Call, iterations: int, before: Call | None = None, after: Call | None = None) -> Spans:
         cupti, stamps, flushes, timed = self._cupti, [], [], Spans([])
         self._records.clear()
+        # Each time, since torch's profiler in a call registers others. 8 MiB: of a buffer; 0: any number of records.
+        cupti.activity_register_callbacks(lambda: (8 << 20, 0), self._buffer_completed)
         for kind in self._kinds:
             cupti.activity_enable(kind)
         try:

@@ -96,11 +96,17 @@ NO_SLACK, NO_PACE = Slack(), Relayed(0.0, math.inf)
 
 
 def of_medians(
-    theirs: Sequence[float], paced: Sequence[float], empty_us: float, slack: Slack = NO_SLACK, drift_us: float = 0.0
+    theirs: Sequence[float],
+    paced: Sequence[float],
+    empty_us: float,
+    slack: Slack = NO_SLACK,
+    drift_us: float = 0.0,
+    wanted: int = 0,
 ) -> Relayed:
-    """theirs, paced: us of single calls of a solution and of the pace. Only the pace says how far medians are off: by
-    its spread, or by its drift from before the calls to after them, whichever is more."""
-    off = _spread(paced) * 1.25 * math.sqrt(1 / len(theirs) + 1 / len(paced))
+    """theirs, paced: us of single calls of a solution and of the pace. wanted: number of calls that the solution should
+    have made: who is slow, and so makes fewer, gains no uncertainty. Only the pace says how far medians are off: by its
+    spread, or by its drift from before the calls to after them, whichever is more."""
+    off = _spread(paced) * 1.25 * math.sqrt(1 / max(len(theirs), wanted) + 1 / len(paced))
     call_us = max(0.0, statistics.median(theirs) - statistics.median(paced) + empty_us)
     return Relayed(call_us, slack.of(call_us) + max(2 * off, drift_us))
 
@@ -141,11 +147,12 @@ class Relay:
         start = time.monotonic()
         self.us(executor, exchange.signals, kind, 1)
         affordable = int(_LONGEST_SECONDS / (time.monotonic() - start))
-        count = min(calls_for(margin_us, before, most), max(FEWEST, affordable))
+        wanted = calls_for(margin_us, before, most)
+        count = min(wanted, max(FEWEST, affordable))
         drawn = exchange.drawn(f"relay/{kind}/{self._made[kind]}", count, count, COMPARING_SECONDS, ENOUGH_BY_CLOCK)
         left: dict[int, tuple[Left, int, str]] = {}
         theirs = self.us(executor, exchange.signals, kind, count, dict.fromkeys(drawn), left)
-        after = self._paced(pace, kind, max(count, _FIRST))
+        after = self._paced(pace, kind, max(wanted, _FIRST))
         compared = ((*left[number], rows) for number, rows in drawn.items())
         exchange.expect_right("after a single call by the judge's clock", compared)
         if not after:
@@ -153,7 +160,7 @@ class Relay:
         paced = min(before, after, key=statistics.median)
         drift_us = abs(statistics.median(before) - statistics.median(after))
         slack = pace.slack.get(kind, NO_SLACK)
-        found = of_medians(theirs, paced, pace.empty_us[kind] - copy_us, slack, drift_us)
+        found = of_medians(theirs, paced, pace.empty_us[kind] - copy_us, slack, drift_us, wanted)
         waits = kind == "eager" and (id(executor), kind) in self._blocks  # a replay looks at nothing on the host
         return replace(found, wakes_us=_WAKES_US if waits else 0.0)
 
