@@ -14,6 +14,7 @@ from array import array
 from bisect import bisect_left
 from collections import defaultdict
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -92,13 +93,13 @@ def activity_of(profile: Profile) -> Activity:
     places: dict[tuple[int, int], _Gpu] = {}
     waits = _Waits(profile.waits())
     inside: dict[str, list[int]] = defaultdict(lambda: [0, 0])
-    for span, launch, launched in profile.launched():
+    for span, launch, _ in profile.launched():
         place = span.process, span.device
         state = places.get(place)
         if state is None:
             state = places[place] = states.setdefault(profile.gpu_of(*place), _Gpu(*place))
             expect_few(str(profile.path), "GPUs", len(states))
-        state.take(span, launch, launched, waits)
+        state.take(span, launch, waits)
         for name in {unnumbered(name) for name in span.ranges}:
             tally = inside[name]
             tally[0] += 1
@@ -162,7 +163,7 @@ class _Gpu:
     starts: array[int] = field(default_factory=lambda: array("q"))
     operations: int = 0
 
-    def take(self, span: Span, launch: int | None, launched: int | None, waits: _Waits) -> None:
+    def take(self, span: Span, launch: int | None, waits: _Waits) -> None:
         start, end = span.start_ns, span.end_ns
         communicates = moves_data(span)
         self.operations += 1
@@ -222,19 +223,14 @@ class _Gpu:
         )
 
 
-_MOVES: dict[str, bool] = {}
-
-
 def moves_data(span: Span) -> bool:
     """Whether an operation moves data between GPUs: a collective's kernel, or a copy from peer to peer."""
-    if span.kind is SpanKind.KERNEL:
-        known = _MOVES.get(span.name)
-        if known is None:
-            if len(_MOVES) > 100_000:
-                _MOVES.clear()
-            known = _MOVES[span.name] = attribute(span.name).role is Role.COMMUNICATION
-        return known
-    return "Peer" in span.name
+    return _communicates(span.name) if span.kind is SpanKind.KERNEL else "Peer" in span.name
+
+
+@lru_cache(maxsize=100_000)
+def _communicates(kernel: str) -> bool:
+    return attribute(kernel).role is Role.COMMUNICATION
 
 
 def _union(times: array[int]) -> np.ndarray:

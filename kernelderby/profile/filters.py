@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 from kernelderby.errors import DerbyError
 from kernelderby.profile.names import expression, fits
 from kernelderby.profile.operators import LaunchOrigin
-from kernelderby.profile.spans import KernelSum, Launched, Profile, RangeInstance, Span, sum_spans
+from kernelderby.profile.spans import KernelSum, Launched, Profile, RangesByTime, Span, sum_spans
 
 _TIME = re.compile(r"\s*(?P<number>\d+(?:\.\d+)?|\.\d+)\s*(?P<unit>ns|us|ms|s)?\s*")
 _OPEN = 1 << 62  # ns; the end of an open window
@@ -167,9 +166,9 @@ class SelectedProfile(Profile):
     def _selected(self, launched: Iterator[Any]) -> Iterator[Any]:
         chosen = self.rest
         origin: int | None = None
-        counter = None
+        repeated = None
         if chosen.repetitions and chosen.range:
-            counter = _Repetitions(self.profile.range_instances(chosen.range))
+            repeated = RangesByTime(self.profile.range_instances(chosen.range))
         wanted = ((name, getattr(chosen, name)) for name in ("device", "process", "stream"))
         places = [(name, number) for name, number in wanted if number is not None]
         for each in launched:
@@ -181,8 +180,8 @@ class SelectedProfile(Profile):
                 continue
             if chosen.range and not any(fits(chosen.range, name) for name in span.ranges):
                 continue
-            if counter and chosen.repetitions:
-                number = counter.number(span.process, span.start_ns if launch is None else launch)
+            if repeated and chosen.repetitions:
+                number = 1 + repeated.place(span.process, span.start_ns if launch is None else launch)
                 if not chosen.repetitions[0] <= number <= chosen.repetitions[1]:
                     continue
             yield each
@@ -229,18 +228,3 @@ class StepsOfKind(SelectedProfile):
             number = bisect_right(starts, span.start_ns) - 1
             if number >= 0 and span.start_ns < ends[number]:
                 yield each
-
-
-class _Repetitions:
-    """The number of the range repetition in which an operation was launched, per process; 0 outside all of them."""
-
-    def __init__(self, instances: list[RangeInstance]) -> None:
-        self.starts: dict[int, list[int]] = defaultdict(list)
-        self.ends: dict[int, list[int]] = defaultdict(list)
-        for each in sorted(instances, key=lambda one: one.start_ns):
-            self.starts[each.process].append(each.start_ns)
-            self.ends[each.process].append(each.end_ns)
-
-    def number(self, process: int, time: int) -> int:
-        number = bisect_right(self.starts[process], time)
-        return number if number and time < self.ends[process][number - 1] else 0

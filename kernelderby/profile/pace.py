@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import statistics
-from bisect import bisect_right
-from collections import defaultdict
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kernelderby.errors import DerbyError
 from kernelderby.profile.names import expression
-from kernelderby.profile.spans import Profile, RangeInstance, outermost
+from kernelderby.profile.spans import Profile, RangeInstance, RangesByTime, outermost
 
 # An outlier differs from the median by more than FAR deviations (1.4826 times the median absolute deviation) and by
 # more than a tenth.
@@ -79,21 +77,15 @@ def pace_of(profile: Profile, within: str) -> Pace:
     found = outermost(profile.range_instances(pattern), lambda each: each)
     if not found:
         raise DerbyError(profile.no_range(within))
-    by_process: dict[int, list[RangeInstance]] = defaultdict(list)
-    for each in found:
-        by_process[each.process].append(each)
-    starts = {process: [each.start_ns for each in ranges] for process, ranges in by_process.items()}
-    tallies = {process: [_Running() for _ in ranges] for process, ranges in by_process.items()}
+    marked = RangesByTime(found)
+    tallies = {process: [_Running() for _ in ranges] for process, ranges in marked.of_process.items()}
     for span, launch, _ in profile.launched():
-        when = span.start_ns if launch is None else launch
-        if span.process not in starts:
-            continue
-        place = bisect_right(starts[span.process], when) - 1
-        if place >= 0 and when < by_process[span.process][place].end_ns:
+        place = marked.place(span.process, span.start_ns if launch is None else launch)
+        if place >= 0:
             tallies[span.process][place].take(span.start_ns, span.end_ns)
     origin = min(each.start_ns for each in found)
     rows: list[Repetition] = []
-    for process, ranges in sorted(by_process.items()):
+    for process, ranges in marked.of_process.items():
         rows += _judged([_row(each, number, tallies[process], ranges, origin) for number, each in enumerate(ranges)])
     return Pace(profile.path, profile.gpu, within, tuple(rows), tuple(dict.fromkeys(profile.warnings)))
 

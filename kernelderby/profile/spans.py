@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import statistics
 from abc import ABC, abstractmethod
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -97,6 +98,21 @@ def outermost(found: Iterable[T], range_of: Callable[[T], RangeInstance]) -> lis
             kept.append(one)
             ends[each.process] = each.end_ns
     return kept
+
+
+class RangesByTime:
+    """The ranges of each process by time. A moment belongs to the last one that began before it and still lasts."""
+
+    def __init__(self, ranges: Iterable[RangeInstance]) -> None:
+        self.of_process: dict[int, list[RangeInstance]] = defaultdict(list)
+        for each in sorted(ranges, key=lambda one: (one.process, one.start_ns)):
+            self.of_process[each.process].append(each)
+        self._starts = {process: [each.start_ns for each in own] for process, own in self.of_process.items()}
+
+    def place(self, process: int, moment: int) -> int:
+        """The place of the moment's range among those of the process; -1 outside all of them."""
+        place = bisect_right(self._starts.get(process, ()), moment) - 1
+        return place if place >= 0 and moment < self.of_process[process][place].end_ns else -1
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 from array import array
-from bisect import bisect_right
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import Enum, auto
+from functools import cached_property
+from itertools import accumulate
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from kernelderby.errors import DerbyError
 from kernelderby.profile import intervals
 from kernelderby.profile.activity import moves_data
 from kernelderby.profile.names import expression, fits, unnumbered
-from kernelderby.profile.spans import Profile, RangeInstance, SpanKind, outermost
+from kernelderby.profile.spans import Profile, RangeInstance, RangesByTime, SpanKind, outermost
 from kernelderby.profile.steps.annotations import StepName, read_annotation
 from kernelderby.profile.steps.period import step_starts
 from kernelderby.profile.timeline import gpu_label
@@ -148,23 +149,18 @@ def steps_of(profile: Profile, within: str | None = None) -> ProfileSteps:
     return ProfileSteps(found_by, tuple(found), before)
 
 
-class _Marks:
-    """The marked steps of each process by time. A moment belongs to the last step that began before it and still
-    lasts."""
-
-    def __init__(self, instances: list[tuple[RangeInstance, int]]) -> None:
-        self.starts: dict[int, list[int]] = defaultdict(list)
-        self.ends: dict[int, list[tuple[int, int]]] = defaultdict(list)
-        for each, number in instances:
-            self.starts[each.process].append(each.start_ns)
-            self.ends[each.process].append((each.end_ns, number))
+class _Marks(RangesByTime):
+    """The marked steps, numbered by process and time."""
 
     def number(self, process: int, moment: int) -> int:
-        place = bisect_right(self.starts[process], moment) - 1
-        if place < 0:
-            return -1
-        end, number = self.ends[process][place]
-        return number if moment < end else -1
+        """-1 outside all of them."""
+        place = self.place(process, moment)
+        return place if place < 0 else place + self._before[process]
+
+    @cached_property
+    def _before(self) -> dict[int, int]:
+        """Process -> the number of steps of the processes before it."""
+        return dict(zip(self.of_process, accumulate(map(len, self.of_process.values()), initial=0), strict=False))
 
 
 def _marks(profile: Profile, within: str | None) -> tuple[_Marks | None, list[str], StepsFoundBy | None]:
@@ -187,7 +183,7 @@ def _marks(profile: Profile, within: str | None) -> tuple[_Marks | None, list[st
     found_by = StepsFoundBy(StepMark.ANNOTATIONS, chosen[0][0].name)
     if within is not None:
         found_by = StepsFoundBy(StepMark.RANGES, within)
-    return _Marks([(each, number) for number, (each, _) in enumerate(chosen)]), titles, found_by
+    return _Marks(each for each, _ in chosen), titles, found_by
 
 
 def _word(text: str) -> str:
