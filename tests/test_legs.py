@@ -129,7 +129,8 @@ def test_each_leg_has_a_sentence(derby, two_libraries):
     assert "Shapes of models: not measured yet." in out and "resh shapes" not in out
     add_fresh(root, {"toy_fast": 50.0, "toy_baseline": 60.0})
     out = summary(derby, root)
-    survey, fresh, models = out.strip().splitlines()[1:]
+    survey, fresh, versions, models = out.strip().splitlines()[1:]
+    assert versions.startswith("Oldest versions of the libraries: ")
     assert survey.startswith("Published shapes: ") and models == "Shapes of models: not measured yet."
     assert fresh.startswith("Fresh shapes: ") and "faster on 3 of 3 shapes" in fresh
     assert "1.20 times as fast" in fresh
@@ -166,7 +167,7 @@ def test_one_kind_of_time(derby, two_libraries):
 
 def test_models_are_a_leg_of_their_own(derby, two_libraries):
     of_models(two_libraries, with_rows=True)
-    survey, models = summary(derby, two_libraries).strip().splitlines()[1:]
+    survey, models, _ = summary(derby, two_libraries).strip().splitlines()[1:]
     assert models.startswith("Shapes of models: ") and survey.startswith("Published shapes: ")
     # the author is the one of the first leg, though the other one is faster here
     assert models.split()[3] == survey.split()[2] and " 0.50 times as fast" in models

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kernelderby.authoring.scratch import free_axes, values_of
+from kernelderby.authoring.scratch import free_axes, values_of, with_determined
 from kernelderby.catalog import Catalog, Definition, Workload
 from kernelderby.errors import DerbyError
+from kernelderby.rows.measurement import Measurement
 from kernelderby.store.counts import counted
 
 _NEAREST = 3
@@ -52,14 +53,25 @@ def nearest(catalog: Catalog, operator: str, asked: str) -> Nearest:
     """asked: a shape such as num_tokens=64,hidden_size=4096. DerbyError if no shape of the operator was measured."""
     definition = catalog.definition(operator)
     values = values_of(definition, asked)
-    rows = catalog.traces(operator)
-    passed = {row.uuid for row in rows if row.status == "passed"}
-    known = [each for each in catalog.shapes(operator, rows) if each.uuid in passed]
+    known = measured(catalog, operator, catalog.traces(operator))
     if not known:
         shape = completed(definition, values, catalog.workloads(operator)[:1])
         raise DerbyError(
             f"{operator}: no shape is measured; `derby bench --for {operator} --shape {shape}` measures it"
         )
+
+    found = nearest_of(known, values)
+    return Nearest(asked, operator, found, completed(definition, values, [found[0][0]]))
+
+
+def measured(catalog: Catalog, operator: str, rows: Sequence[Measurement]) -> list[Workload]:
+    """The shapes of the operator that a solution passed. rows: all rows of the operator."""
+    passed = {row.uuid for row in rows if row.status == "passed"}
+    return [each for each in catalog.shapes(operator, rows) if each.uuid in passed]
+
+
+def nearest_of(known: Sequence[Workload], values: Mapping[str, Any]) -> tuple[tuple[Workload, float], ...]:
+    """The nearest shapes with their distances, as in Nearest; of equally near ones the first known."""
 
     def distance(workload: Workload) -> float:
         found = {**workload.axes, **workload.scalars}
@@ -69,13 +81,13 @@ def nearest(catalog: Catalog, operator: str, asked: str) -> Nearest:
             if name in found and not isinstance(value, str)
         )
 
-    ordered = sorted(((each, distance(each)) for each in known), key=lambda each: each[1])
-    shape = completed(definition, values, [ordered[0][0]])
-    return Nearest(asked, operator, tuple(ordered[:_NEAREST]), shape)
+    return tuple(sorted(((each, distance(each)) for each in known), key=lambda each: each[1])[:_NEAREST])
 
 
 def completed(definition: Definition, values: Mapping[str, Any], like: Sequence[Workload]) -> str:
     """A --shape of these values; the sizes that they lack are those of another workload."""
     sizes = dict.fromkeys(free_axes(definition), 64)
     sizes |= {name: size for each in like for name, size in each.axes.items() if name in sizes}
-    return ",".join(f"{name}={value}" for name, value in {**sizes, **values}.items())
+    told = with_determined(definition, values)
+    lacking = {name: size for name, size in sizes.items() if name not in told}
+    return ",".join(f"{name}={value}" for name, value in {**lacking, **values}.items())

@@ -22,6 +22,7 @@ from kernelderby.hardware import find_gpu
 from kernelderby.rank.bounds import Explanation
 from kernelderby.rank.by_importance import ImportanceRanking
 from kernelderby.rank.field import Field, field
+from kernelderby.rank.for_model import ModelKernels
 from kernelderby.rank.leads import KINDS, Leads, leads_on_legs
 from kernelderby.rank.model import Ranking
 from kernelderby.report.answer import Answer
@@ -181,6 +182,30 @@ class TraceSet:
 
         found = ranked_by_importance(self.catalog, rows, known, names_of(origin))
         return importance_answer(found, self.catalog.warnings)
+
+    @_telling
+    def rank_for_model(
+        self,
+        config: Path | str,
+        definitions: Names = (),
+        *,
+        sharing: int = 1,
+        tokens: Names = (),
+        gpu: str | None = None,
+        protocol: str | None = None,
+        time: str = "graph",
+    ) -> Answer[ModelKernels]:
+        """For every shape that a model implies: the nearest measured shape, the fastest solution there, and the best
+        library. config, sharing, tokens: a config.json or the name of a committed one, the number of GPUs that share
+        each layer, and the tokens of a step, as for `derby shapes`. definitions: only these operators. DerbyError: no
+        model, no shape, or no rows."""
+        from kernelderby.api.for_model import kernels_for
+
+        check_time(time)
+        if sharing < 1:
+            raise DerbyError(f"sharing={sharing} is no number of GPUs; give 1 or more")
+        words = names_of(tokens), names_of(definitions)
+        return kernels_for(self.catalog, Path(config), sharing, *words, gpu, protocol, time)
 
     @_telling
     def leads(

@@ -100,7 +100,7 @@ def values_of(definition: Definition, word: str) -> dict[str, int | float | str]
 
 
 def _sizes(definition: Definition, listed: Sequence[Workload], word: str) -> Sizes:
-    given = _completed(definition, values_of(definition, word))
+    given = with_determined(definition, values_of(definition, word))
     lacking = [name for name in free_axes(definition) if name not in given]
     if lacking:
         rules = f", where {'; '.join(definition.constraints)}" if definition.constraints else ""
@@ -120,7 +120,7 @@ def _sizes(definition: Definition, listed: Sequence[Workload], word: str) -> Siz
         raise DerbyError(f"--shape: {word!r:.80} breaks what {definition.name} demands: {rules}") from None
 
 
-def _completed(definition: Definition, given: Mapping[str, Any]) -> dict[str, Any]:
+def with_determined(definition: Definition, given: Mapping[str, Any]) -> dict[str, Any]:
     """The sizes with the axes that the constraints determine."""
     found = dict(given)
     missing = [name for name, size in definition.axes.items() if size is None and name not in found]

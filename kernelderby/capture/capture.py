@@ -33,7 +33,6 @@ class CapturedShape:
     sizes: Sizes
     uuid: str
     operators: dict[str, int] = field(default_factory=dict)
-    kernels: dict[str, int] = field(default_factory=dict)
     calls: float = 0.0
     time_ns: int = 0
     inferred_ns: int = 0
@@ -189,7 +188,6 @@ class _Totals:
             shape = self._shapes[key] = CapturedShape(found.definition, found.sizes, found.uuid, note=found.note)
         shape.time_ns += duration
         shape.inferred_ns += duration if is_inferred else 0
-        shape.kernels[work.span.name] = shape.kernels.get(work.span.name, 0) + duration
         shape.calls += calls
         if calls == 1 and not is_inferred:
             shape.operators[found.call.name] = shape.operators.get(found.call.name, 0) + 1

@@ -35,14 +35,13 @@ class FastestRecorded:
 @dataclass(frozen=True, slots=True)
 class Gain:
     """here_us: time of one call, the sum of its kernels. saved_ns: saving over the whole profile, 0 if no recorded
-    solution is faster. to_floor_ns: the saving of a kernel at the floor; None without a floor."""
+    solution is faster."""
 
     shape: CapturedShape
     here_us: float
     floor_us: float | None
     best: FastestRecorded | None
     saved_ns: float
-    to_floor_ns: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +90,7 @@ def _gain(
     floor_us = limit.floor_us if limit else None
     best = _best(shape, floor_us, gpu, times.times.get(shape.definition.name, {}), known) if times and gpu else None
     saved = max(0.0, here_us - best.time_us) * shape.calls * 1e3 if best else 0.0
-    to_floor = max(0.0, here_us - floor_us) * shape.calls * 1e3 if floor_us is not None else None
-    return Gain(shape, here_us, floor_us, best, saved, to_floor)
+    return Gain(shape, here_us, floor_us, best, saved)
 
 
 def _best(

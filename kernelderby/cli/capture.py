@@ -44,11 +44,11 @@ def command(
     from kernelderby.api.arguments import known_gpu
     from kernelderby.api.capture import captured
     from kernelderby.catalog import Catalog
-    from kernelderby.cli.shapes import counts
+    from kernelderby.shapes.rules import token_counts
 
     if gpu is not None and not with_gain:
         raise click.UsageError("--gpu chooses floors and recorded rows; add --gain")
     if options["sharing"] > 1 and options["model"] is None:
         raise click.UsageError("--tp goes with --model")
-    options |= {"gpu": known_gpu(gpu).names[0] if gpu else None, "tokens": counts(tokens)}
+    options |= {"gpu": known_gpu(gpu).names[0] if gpu else None, "tokens": token_counts(tokens)}
     output.emit(captured(Catalog.open(root), files, with_gain=with_gain, **options))

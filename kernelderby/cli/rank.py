@@ -31,6 +31,14 @@ if TYPE_CHECKING:
 @click.option(
     "--shape", "at", metavar="AXIS=N,...", help="One shape of OPERATOR: its rows, or those of the nearest shape."
 )
+@click.option(
+    "--model",
+    type=options.FILE,
+    metavar="CONFIG.json|NAME",
+    help="Every shape that a model implies: the kernel for it.",
+)
+@click.option("--tp", "sharing", type=options.Count(1), default=1, help="With --model: GPUs that share each layer.")
+@options.names_option("--tokens", metavar="N", help="With --model: tokens of a step (default: as `derby shapes`).")
 @click.option("--shapes", is_flag=True, help="Every shape of all operators.")
 @click.option("--baseline", metavar="SOLUTION", help="The solution that ratios divide by (default: the best).")
 @click.option(
@@ -45,7 +53,10 @@ if TYPE_CHECKING:
 )
 @click.option("--author", metavar="A", help="With --summary: the author (default: fastest on the most shapes).")
 @output_options(
-    "rank", tables=("solutions", "workloads", "pairs", "authors", "operators", "leads"), plot=True, of_set=True
+    "rank",
+    tables=("solutions", "workloads", "pairs", "authors", "operators", "leads", "shapes"),
+    plot=True,
+    of_set=True,
 )
 @options.root_option
 def command(
@@ -54,6 +65,9 @@ def command(
     solutions: tuple[str, ...],
     workloads: tuple[str, ...],
     at: str | None,
+    model: Path | None,
+    sharing: int,
+    tokens: tuple[str, ...],
     shapes: bool,
     baseline: str | None,
     importance: bool,
@@ -74,6 +88,12 @@ def command(
     \b
     derby rank rms_norm --shape num_tokens=64,hidden_size=4096
 
+    --model tells the kernel for every shape that a model's config.json implies (see `derby shapes`): the fastest
+    solution at the nearest measured shape, and the best library there.
+
+    \b
+    derby rank --model qwen3-32b --tp 4 --tokens 1,64,4096
+
     --summary tells how many times as fast as the best library an author is, over all operators. --importance gives
     each author's S over all operators, weighted by their share of the GPU time in production.
     """
@@ -85,20 +105,28 @@ def command(
         if name not in found.definitions and (name in found.solutions or name in found.catalog.aliases):
             raise DerbyError(f"{name} is a solution, not an operator; write --solutions {','.join((*solutions, name))}")
     if at is not None:
-        if len(definitions) != 1 or workloads or summary or importance:
-            raise click.UsageError("--shape goes with one OPERATOR, without --workloads, --summary and --importance")
+        if len(definitions) != 1 or workloads or summary or importance or model:
+            others = "--workloads, --summary, --importance and --model"
+            raise click.UsageError(f"--shape goes with one OPERATOR, without {others}")
         near = found.nearest(definitions[0], at)
         warn([str(near)])
         workloads = near.uuids
+    if model is None and (tokens or sharing > 1):
+        raise click.UsageError("--tp and --tokens go with --model")
     if author is not None and summary is None:
         raise click.UsageError("--author goes with --summary")
-    if summary is not None:
+    if model is not None:
+        if solutions or workloads or baseline or shapes or importance or summary or asked.pop("origin"):
+            raise click.UsageError("--model goes with OPERATOR, --tp, --tokens, --gpu, --protocol and --time alone")
+        asked["time"] = asked["time"] or "graph"
+        answer: Answer[Any] = found.rank_for_model(model, definitions, sharing=sharing, tokens=tokens, **asked)
+    elif summary is not None:
         if importance or solutions or workloads or baseline or shapes or asked["time"] == "busy":
             raise click.UsageError(
                 "--summary compares all solutions by graph or eager times; leave out --importance, --solutions, "
                 "--workloads, --baseline, --shapes and --time busy"
             )
-        answer: Answer[Any] = found.leads(definitions, author=author, by_operator=summary == "operators", **asked)
+        answer = found.leads(definitions, author=author, by_operator=summary == "operators", **asked)
     elif not importance:
         asked |= {"baseline": baseline, "by_shape": True if shapes else None}
         answer = found.rank(definitions, solutions, workloads, **asked)
@@ -108,6 +136,6 @@ def command(
         )
     else:
         answer = found.rank_by_importance(solutions, **asked)
-    if output.plot is not None and (summary is not None or importance):
-        raise click.UsageError("--plot draws a race; leave out --summary and --importance")
+    if output.plot is not None and (model is not None or summary is not None or importance):
+        raise click.UsageError("--plot draws a race; leave out --model, --summary and --importance")
     output.emit(answer)

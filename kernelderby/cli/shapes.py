@@ -39,8 +39,8 @@ def command(
     """
     from kernelderby.catalog import Catalog
     from kernelderby.report.shapes import shapes_answer
-    from kernelderby.shapes.model import read_model
-    from kernelderby.shapes.rules import generated_inputs, shapes_of
+    from kernelderby.shapes.model import left_out, read_model
+    from kernelderby.shapes.rules import generated_inputs, shapes_of, token_counts
     from kernelderby.shapes.standing import configuration_file, standing_shapes, write_standing
     from kernelderby.store.files import write_whole
     from kernelderby.store.locate import writable_set
@@ -55,9 +55,8 @@ def command(
         title, shapes = "the standing set", standing_shapes(catalog)
     else:
         model = read_model(configuration_file(config), sharing)
-        if not model.facts.keys() & {"bf16", "fp8_block", "fp8_token"}:
-            warn([f"{config}: linear layers of this quantisation are no operator of the set, and are left out"])
-        title, shapes = f"{model.name} on {counted(sharing, 'GPU')}", shapes_of(catalog, model, counts(tokens))
+        warn(left_out(model, config))
+        title, shapes = f"{model.name} on {counted(sharing, 'GPU')}", shapes_of(catalog, model, token_counts(tokens))
     chosen = [shape for shape in shapes if not definitions or shape.definition.name in definitions]
     lines = [shape.line(generated_inputs(catalog, shape.definition)) for shape in chosen]
     if update:
@@ -69,12 +68,3 @@ def command(
         mend = f"put each operator's lines into {place} of a set, then run derby pack, which counts the costs"
         warn([f"{out}: {counted(len(lines), 'workload')} written; {mend}"])
     output.emit(shapes_answer(title, chosen, lines))
-
-
-def counts(tokens: tuple[str, ...]) -> tuple[int, ...]:
-    from kernelderby.errors import DerbyError
-
-    for word in tokens:
-        if not word.isdecimal() or not 1 <= int(word) <= 1 << 20:
-            raise DerbyError(f"--tokens: {word!r:.40} is no number of tokens from 1 to {1 << 20}; give whole numbers")
-    return tuple(int(word) for word in tokens)

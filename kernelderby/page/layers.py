@@ -6,7 +6,6 @@ from pathlib import Path
 
 from kernelderby.page.model.recordings import ShownLayerColumn, ShownLayerRow, ShownLayers, ShownModule
 from kernelderby.page.text import rounded, words
-from kernelderby.profile.layers.map import LayerLine
 from kernelderby.profile.layers.sums import LayerColumn
 from kernelderby.profile.layers.table import LayerTable, layer_table
 from kernelderby.report.profile.layers import layers_report
@@ -33,7 +32,6 @@ def _column(table: LayerTable, column: LayerColumn) -> ShownLayerColumn:
         had,
         of,
         rounded(column.layer_us),
-        rounded(column.model_us),
         rounded(column.overlapped_us),
         tuple(_placed(table, column)),
     )
@@ -77,28 +75,19 @@ def _rows(table: LayerTable, group: str) -> list[ShownLayerRow]:
     for module in table.modules:
         if module[0] == group:
             rows.append(_row(table, module, [column.modules.get(module) for column in table.columns]))
-            rows += [_kernel_row(table, line) for line in table.of(module)]
+            rows += [
+                _row(table, line, [column.lines.get(line) for column in table.columns]) for line in table.of(module)
+            ]
     return rows
 
 
 def _row(table: LayerTable, place: tuple[str, ...], times: list[float | None]) -> ShownLayerRow:
-    lines = table.of(place)
-    ratios = [None, *(table.compare(column, lines, place) for column in table.columns[1:])]
+    """place: (group,), (group, module), or a kernel's line."""
+    total = place if len(place) < 3 else None
+    ratios = [None, *(table.compare(column, table.of(place), total) for column in table.columns[1:])]
+    group, module, kernel = (*map(words, place), "", "")[:3]
     return ShownLayerRow(
-        words(place[0]),
-        words(place[1]) if len(place) > 1 else "",
-        "",
+        *(group, module, kernel),
         tuple(map(rounded, times)),
-        tuple((rounded(each.ratio), each.shared, each.of) if each else None for each in ratios),
-    )
-
-
-def _kernel_row(table: LayerTable, line: LayerLine) -> ShownLayerRow:
-    ratios = [None, *(table.compare(column, [line]) for column in table.columns[1:])]
-    return ShownLayerRow(
-        words(line[0]),
-        words(line[1]),
-        words(line[2]),
-        tuple(rounded(column.lines.get(line)) for column in table.columns),
         tuple((rounded(each.ratio), each.shared, each.of) if each else None for each in ratios),
     )

@@ -9,7 +9,7 @@ from kernelderby.page.model.page import PageModel
 from kernelderby.page.model.races import ShownInterval, ShownLead, ShownOrder, ShownRace
 from kernelderby.page.model.trust import ShownFailure
 from kernelderby.report import markdown
-from kernelderby.report.model import NOTHING, Column, Report, Table, TableCell, cell_of
+from kernelderby.report.model import Column, Report, Row, Table, TableCell, cell_of, left, right
 from kernelderby.report.numbers import factor, percent
 from kernelderby.store.counts import counted
 
@@ -52,14 +52,9 @@ def _races(races: Iterable[tuple[str, int, ShownRace]]) -> Table:
     return Table(
         "Races",
         (
-            Column("operator", "left"),
-            Column("first", "left"),
-            Column("lead [95 %]"),
-            Column("over", "left"),
-            Column("win tie loss"),
-            Column("S"),
-            Column("S fair"),
-            Column("passed"),
+            *left("operator", "first"),
+            *(Column("lead [95 %]"), Column("over", "left")),
+            *right("win tie loss", "S", "S fair", "passed"),
             Column("time", "left"),
         ),
         tuple(_race(name, shapes, race, race.orders[race.kind]) for name, shapes, race in races),
@@ -69,18 +64,15 @@ def _races(races: Iterable[tuple[str, int, ShownRace]]) -> Table:
     )
 
 
-def _race(name: str, shapes: int, race: ShownRace, order: ShownOrder) -> tuple[TableCell, ...]:
+def _race(name: str, shapes: int, race: ShownRace, order: ShownOrder) -> Row:
     first, lead = order.standings[0], order.lead
     return (
-        TableCell(name),
+        name,
         TableCell(first.solution, "best"),
-        TableCell(_ratio(lead.ratio)) if lead else NOTHING,
-        TableCell(_over(lead)) if lead else NOTHING,
-        TableCell(f"{lead.wins} {lead.ties} {lead.losses}") if lead else NOTHING,
-        cell_of(order.share, percent),
-        cell_of(order.fair, percent),
+        *((_ratio(lead.ratio), _over(lead), f"{lead.wins} {lead.ties} {lead.losses}") if lead else (None,) * 3),
+        *(cell_of(share, percent) for share in (order.share, order.fair)),
         TableCell(f"{first.passed}/{shapes}", "" if first.passed == shapes else "bad"),
-        TableCell(f"{order.kind} ({race.protocol})"),
+        f"{order.kind} ({race.protocol})",
     )
 
 
@@ -91,15 +83,9 @@ def _over(lead: ShownLead) -> str:
 def _failures(failures: Sequence[ShownFailure]) -> Table:
     return Table(
         "Failed, doubtful and caught",
-        tuple(Column(title, "left") for title in ("solution", "operator", "workload", "status", "reason")),
-        tuple(
-            (
-                TableCell(each.solution),
-                TableCell(each.definition),
-                TableCell(each.workload),
-                TableCell(each.status, "bad"),
-                TableCell(each.message[:160]),
-            )
+        left("solution", "operator", "workload", "status", "reason"),
+        (
+            (each.solution, each.definition, each.workload, TableCell(each.status, "bad"), each.message[:160])
             for each in failures[:FAILURES]
         ),
     )
@@ -110,24 +96,18 @@ def _changes(model: PageModel) -> Report:
     found = model.changes
     rows = tuple(
         (
-            TableCell(line.solution),
-            TableCell(line.definition),
-            TableCell(_ratio(line.ratio)),
+            *(line.solution, line.definition, _ratio(line.ratio)),
             TableCell(line.ratio.verdict, "bad" if line.ratio.verdict == "slower" else ""),
-            TableCell(f"{line.wins} {line.ties} {line.losses}"),
-            TableCell("the same" if line.same_sources else "changed"),
-            TableCell(f"{line.gpu}, {line.kind}"),
+            f"{line.wins} {line.ties} {line.losses}",
+            "the same" if line.same_sources else "changed",
+            f"{line.gpu}, {line.kind}",
         )
         for line in sorted(found.lines, key=lambda line: -line.ratio.value)
     )
     columns = (
-        Column("solution", "left"),
-        Column("operator", "left"),
-        Column("now over then [95 %]"),
-        Column("verdict", "left"),
-        Column("win tie loss"),
-        Column("sources", "left"),
-        Column("where", "left"),
+        *left("solution", "operator"),
+        *(Column("now over then [95 %]"), Column("verdict", "left"), Column("win tie loss")),
+        *left("sources", "where"),
     )
     table = Table("Changes", columns, rows, caption="time now over time then: below 1 is faster; slowest first")
     notes = (

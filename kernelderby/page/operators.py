@@ -91,8 +91,6 @@ def _shape(workload: Workload, label: str, known: Sequence[Gpu | None], in_place
         words(", ".join(f"{name}={size}" for name, size in (workload.axes | workload.scalars).items())),
         workload.shape_id,
         words(workload.origin or ""),
-        words(workload.framework or ""),
-        workload.call_count,
         float(sum(cost.flops.values())) if cost else None,
         float(cost.bytes_read + cost.bytes_written) if cost else None,
         rounded(arithmetic_intensity(cost)) if cost else None,

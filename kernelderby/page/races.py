@@ -132,7 +132,7 @@ def _cell(
     times = tuple(_time(cells.get(kind), orders.get(kind), place, workload) for kind in KINDS)
     row = chosen[name, workload.uuid].measurement if (name, workload.uuid) in chosen else None
     if row is None:
-        return ShownCell(NOT_MEASURED, times, (), "", "", "", None, None, None, None, None, -1, "")
+        return ShownCell(NOT_MEASURED, times, (), "", "", "", None, None, None, None, -1, "")
     eager = cells["eager"]
     too_good = any(cell.too_good for cell in cells.values())
     marks = [mark for mark, holds in (("outdated", eager.outdated), ("too good", too_good)) if holds]
@@ -146,7 +146,6 @@ def _cell(
         words(row.solution_hash or ""),
         rounded(row.host_us),
         rounded(row.wall_us),
-        rounded(selection.empty_kernel_us(row, "graph" if row.time("graph") else "eager")),
         rounded(min(correct.matched_ratio.values())) if correct and correct.matched_ratio else None,
         rounded(correct.relative_error_norm) if correct and isfinite(correct.relative_error_norm) else None,
         environments.place(row),

@@ -13,8 +13,8 @@ from kernelderby.hardware import gpu_id
 from kernelderby.page.model.operators import ShownScore
 from kernelderby.page.text import rounded, words
 from kernelderby.rank.by_importance import Contender
-from kernelderby.rank.leads import leads_on_legs
-from kernelderby.report.leads import sentence
+from kernelderby.rank.leads import Leads, leads_on_legs
+from kernelderby.report.leads import facts
 from kernelderby.roofline import selection
 from kernelderby.roofline.recorded import recorded
 from kernelderby.rows.measurement import Measurement
@@ -51,10 +51,10 @@ def leads(catalog: Catalog, rows: Sequence[Measurement]) -> dict[str, tuple[str,
         found = leads_on_legs(rows, legs_of(catalog, catalog.definitions, rows), catalog.solutions)
     except DerbyError:
         return {}
-    told: dict[str, list[str]] = {}
-    for each in found:  # one for each leg (selection.LEGS)
-        told.setdefault(gpu_id(each.gpu), []).append(sentence(each))
-    return {gpu: tuple(map(words, sentences)) for gpu, sentences in told.items()}
+    legs: dict[str, list[Leads]] = {}
+    for each in found:
+        legs.setdefault(gpu_id(each.gpu), []).append(each)
+    return {gpu: tuple(map(words, facts(some))) for gpu, some in legs.items()}
 
 
 def _score(gpu: str, protocol: str, each: Contender) -> ShownScore:

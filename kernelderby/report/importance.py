@@ -10,7 +10,7 @@ from kernelderby.report.answer import Answer
 from kernelderby.report.frame import Frame, frame, picked
 from kernelderby.report.model import Column, Report, Row, Table, TableCell, cell_of, right
 from kernelderby.report.numbers import percent
-from kernelderby.report.roofline.notes import importance_note
+from kernelderby.report.roofline.notes import groups_told, importance_note
 from kernelderby.store.counts import counted
 
 
@@ -125,10 +125,7 @@ def _notes(ranking: ImportanceRanking) -> Iterator[str]:
                 "more; run `derby bench`"
             )
     if ranking.other_groups:
-        others = "; ".join(
-            f"{group.gpu} under {group.protocol} ({counted(group.rows, 'row')})" for group in ranking.other_groups
-        )
-        yield f"also recorded, not compared here: {others}"
+        yield f"also recorded, not compared here: {groups_told(ranking.other_groups)}"
 
 
 def _part(count: int, of: int) -> TableCell:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from kernelderby.catalog.libraries import UNKNOWN
+from kernelderby.catalog.libraries import UNKNOWN, oldest
 from kernelderby.catalog.workloads import FRESH, MODELS, SERVING
 from kernelderby.rank.lead import Lead
 from kernelderby.rank.leads import Leads, OperatorLead
@@ -70,10 +70,23 @@ def leads_report(
     missing = [f"{SETS[leg]}: not measured yet." for leg in legs if leg not in measured]
     return Report(
         title=f"{found[0].gpu}, {' to '.join(dict.fromkeys((days[0], days[-1])))}",
-        facts=(*map(sentence, found), *missing),
+        facts=(*facts(found), *missing),
         tables=_tables([each for each in found if each.total], importance) if with_operators else (),
         notes=tuple(note for each in found for note in _notes(each)) if with_operators else (),
     )
+
+
+def facts(found: Sequence[Leads]) -> tuple[str, ...]:
+    """A sentence for each leg on one GPU, and the oldest version of each library in their rows."""
+    versions: dict[str, set[str]] = {}
+    for each in found:
+        for who in (who for lead in each.total.values() for who in lead.libraries):
+            versions.setdefault(who, set()).add(each.versions[who].partition("+")[0])
+    told = [f"{who} {oldest(some)}" for who, some in sorted(versions.items()) if UNKNOWN not in some]
+    unknown = [who for who, some in sorted(versions.items()) if UNKNOWN in some]
+    if unknown:
+        told.append(f"{' and '.join(unknown)} unknown in some rows")
+    return (*map(sentence, found), *([f"Oldest versions of the libraries: {', '.join(told)}."] if told else []))
 
 
 def sentence(found: Leads) -> str:
@@ -102,17 +115,8 @@ def _told(found: Leads, kind: str, lead: Lead) -> str:
     libraries = counted(len(lead.libraries), "library", "libraries") if len(lead.libraries) > 1 else "one library"
     return (
         f"{found.author} {IN_WORDS[kind]} is {factor(lead.ratio.value)} times as fast as the best of "
-        f"{libraries} (geometric mean of {over}; {_versions(lead, found.versions)}): {_counts(lead)}."
+        f"{libraries} (geometric mean of {over}): {_counts(lead)}."
     )
-
-
-def _versions(lead: Lead, versions: Mapping[str, str]) -> str:
-    """The oldest version of each library in the rows."""
-    told = [f"{who} {versions[who].partition('+')[0]}" for who in sorted(lead.libraries) if versions[who] != UNKNOWN]
-    unknown = [who for who in sorted(lead.libraries) if versions[who] == UNKNOWN]
-    if unknown:
-        told.append(f"{' and '.join(unknown)} of unknown version")
-    return ", ".join(told)
 
 
 def _counts(lead: Lead) -> str:

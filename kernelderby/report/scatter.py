@@ -74,7 +74,6 @@ def lanes(
     path: Path,
     *,
     title: str,
-    unit: str,
 ) -> None:
     """A race: a line for each workload, a mark for each solution on one logarithmic time axis, and a dash at the floor.
 
@@ -116,4 +115,4 @@ def lanes(
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False, fontsize=9)
-    finish(figure, axes, path, title, f"{unit}  (dashes: the floor)")
+    finish(figure, axes, path, title, "us  (dashes: the floor)")

@@ -71,6 +71,13 @@ def read_model(path: Path, tensor_parallel: int) -> Model:
     return Model(str(name), path.name, tensor_parallel, facts)
 
 
+def left_out(model: Model, config: Path) -> list[str]:
+    """A line if the model's linear layers have no operator. config: as the caller named it."""
+    if model.facts.keys() & {"bf16", "fp8_block", "fp8_token"}:
+        return []
+    return [f"{config}: linear layers of this quantisation are no operator of the set, and are left out"]
+
+
 def _with_usual_names(config: dict[str, Any]) -> dict[str, Any]:
     text = {name: value for name, value in config.items() if value is not None}
     for part in _PARTS:

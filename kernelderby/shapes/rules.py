@@ -86,6 +86,14 @@ def shapes_of(catalog: Catalog, model: Model, tokens: Sequence[int] = ()) -> lis
     return list(found.values())
 
 
+def token_counts(words: Sequence[str]) -> tuple[int, ...]:
+    """DerbyError for a word that is no number of tokens."""
+    for word in words:
+        if not word.isdecimal() or not 1 <= int(word) <= 1 << 20:
+            raise DerbyError(f"--tokens: {word!r:.40} is no number of tokens from 1 to {1 << 20}; give whole numbers")
+    return tuple(int(word) for word in words)
+
+
 def loads_of(name: str, tokens: Sequence[int] = ()) -> list[dict[Name, int]]:
     """The entries of a load. tokens: tokens of a step, instead of the rules' own."""
     if tokens and name in ("tokens", "batch"):

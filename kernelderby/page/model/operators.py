@@ -28,8 +28,6 @@ class ShownShape(Struct, frozen=True, array_like=True):
     axes: str
     shape_id: int | None
     origin: str
-    framework: str
-    call_count: int | None
     flops: float | None
     bytes: float | None
     flops_per_byte: float | None

@@ -40,7 +40,6 @@ class ShownCell(Struct, frozen=True, array_like=True):
     hash: str
     host_us: float | None
     wall_us: float | None
-    empty_kernel_us: float | None
     matched_ratio: float | None
     error_norm: float | None
     environment: int

@@ -54,7 +54,6 @@ class ShownLayerColumn(Struct, frozen=True):
     have: int
     of: int
     layer_us: float
-    model_us: float
     overlapped_us: float
     modules: tuple[ShownModule, ...]
 

@@ -161,13 +161,18 @@ def _anchored(contexts: Counter[_Context], known: set[str]) -> Counter[_Context]
     different."""
     found: Counter[_Context] = Counter()
     for context, count in contexts.items():
-        middle = context.index("|")
-        beside = context[max(middle - 1, 0) : middle + 2]
+        beside = _beside(context)
         if all(token in known for token in beside if token != "|"):
             found[beside] += count
         else:
             found[("lost", *context, str(id(contexts)))] += count
     return found
+
+
+def _beside(context: _Context) -> _Context:
+    """The neighbours next to the place."""
+    middle = context.index("|")
+    return context[max(middle - 1, 0) : middle + 2]
 
 
 def _overlap(one: Counter[_Context], other: Counter[_Context]) -> float:
@@ -181,8 +186,7 @@ def _overlap(one: Counter[_Context], other: Counter[_Context]) -> float:
 def _nearest(contexts: Counter[_Context]) -> Counter[_Context]:
     found: Counter[_Context] = Counter()
     for context, count in contexts.items():
-        middle = context.index("|") if "|" in context else 0
-        found[context[max(middle - 1, 0) : middle + 2]] += count
+        found[_beside(context)] += count
     return found
 
 

@@ -123,9 +123,7 @@ def _memcpy_details(stat: memoryview, stats: dict[int, str]) -> str:
     return text if stats.get(key) in ("memcpy_details", "memset_details") else ""
 
 
-def _only(message: int | memoryview, wanted: int) -> int | memoryview:
-    if isinstance(message, int):
-        return memoryview(b"")
+def _only(message: memoryview, wanted: int) -> int | memoryview:
     return next((value for number, value in _fields(message) if number == wanted), memoryview(b""))
 
 

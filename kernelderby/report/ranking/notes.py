@@ -11,6 +11,7 @@ from typing import Any
 from kernelderby.catalog.workloads import FRESH
 from kernelderby.rank.gpu_spread import CardSpread, spread
 from kernelderby.rank.model import CallerChoices, Pair, Ranking, WorkloadRow
+from kernelderby.report.roofline.notes import groups_told
 from kernelderby.roofline.selection import CountedRow
 from kernelderby.rows.measurement import FLASHINFER_BENCH_CUPTI, FLASHINFER_BENCH_EVENTS, Measurement
 from kernelderby.statistics.ratio import Ratio
@@ -47,12 +48,10 @@ def notes(
 
 def _choice(ranking: Ranking, asked: CallerChoices) -> Iterator[str]:
     if ranking.other_groups:
-        others = "; ".join(
-            f"{group.gpu} under {group.protocol} ({counted(group.rows, 'row')})" for group in ranking.other_groups
-        )
         several = any(group.gpu != ranking.group.gpu for group in ranking.other_groups)
         reasons = ["the newest protocol"] * (not asked.protocol) + ["the most rows"] * (several and not asked.gpu)
         chosen = f"chosen for {' and '.join(reasons)}; " if reasons else ""
+        others = groups_told(ranking.other_groups)
         yield f"{ranking.group.gpu} under {ranking.group.protocol}: {chosen}also recorded, not compared here: {others}"
     if ranking.baseline and not asked.baseline:
         yield f"baseline: {ranking.baseline}, the first in the order (--baseline names another)"

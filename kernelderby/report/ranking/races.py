@@ -138,4 +138,4 @@ def draw_race(rankings: Sequence[Ranking], path: Path) -> None:
                 rows[row.label][name] = (cell.latency_us, low, high)
     floors = {row.label: row.floor_us for row in ranking.rows if row.floor_us}
     title = f"{ranking.definition} on {ranking.group.gpu}, {ranking.time} time"
-    lanes(rows, floors, path, title=title, unit="us")
+    lanes(rows, floors, path, title=title)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from kernelderby.report.numbers import few
 from kernelderby.roofline.operators import PUBLISHED, Operator, Survey
+from kernelderby.roofline.selection import Group
 from kernelderby.store.counts import counted
 
 OUTDATED = "†"
@@ -90,11 +91,11 @@ def notes(survey: Survey) -> Iterator[str]:
         yield f"{OUTDATED} outdated: measured with sources that the solution has no more: {', '.join(outdated)}"
     for source in survey.sources:
         if source.recorded and source.recorded.other_groups:
-            others = "; ".join(
-                f"{group.gpu} under {group.protocol} ({counted(group.rows, 'row')})"
-                for group in source.recorded.other_groups
-            )
-            yield f"also recorded, not used here: {others}"
+            yield f"also recorded, not used here: {groups_told(source.recorded.other_groups)}"
+
+
+def groups_told(groups: Iterable[Group]) -> str:
+    return "; ".join(f"{group.gpu} under {group.protocol} ({counted(group.rows, 'row')})" for group in groups)
 
 
 def importance_note(importance: Mapping[str, float]) -> str:
