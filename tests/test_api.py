@@ -123,7 +123,15 @@ STRANGE = {
 def test_a_wrong_type_is_one_line(small_set, checkout):
     """For every argument of every question, at the question itself, not somewhere below."""
     recording = kernelderby.profile(checkout / "profiles/triton_fused_v2_b200.csv")
-    needed = {"operator": D, "shape": "n=1", "solution": "toy_fast", "after": recording, "base": "a", "candidate": "b"}
+    needed = {
+        "config": "qwen3-32b",
+        "operator": D,
+        "shape": "n=1",
+        "solution": "toy_fast",
+        "after": recording,
+        "base": "a",
+        "candidate": "b",
+    }
     questions = [kernelderby.open, kernelderby.counters, kernelderby.layers, kernelderby.doctor]
     for each in (kernelderby.open(small_set), recording):
         questions += [getattr(each, name) for name in dir(type(each)) if name[0] != "_"]

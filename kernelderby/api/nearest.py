@@ -89,5 +89,5 @@ def completed(definition: Definition, values: Mapping[str, Any], like: Sequence[
     sizes = dict.fromkeys(free_axes(definition), 64)
     sizes |= {name: size for each in like for name, size in each.axes.items() if name in sizes}
     told = with_determined(definition, values)
-    lacking = {name: size for name, size in sizes.items() if name not in told}
-    return ",".join(f"{name}={value}" for name, value in {**lacking, **values}.items())
+    needed = {name: value for name, value in {**sizes, **values}.items() if name in values or name not in told}
+    return ",".join(f"{name}={value}" for name, value in needed.items())
