@@ -47,6 +47,13 @@ def test_the_table_fits_80_columns_and_the_csv_has_every_shape(shapes, derby, ch
     assert "derby_rms_norm" in one and "silu_and_mul" not in one
 
 
+@pytest.mark.parametrize("name", ["llama-3.1-8b", "gpt-oss-120b", "gemma-3-4b", "qwen3-next-80b-a3b"])
+def test_every_committed_configuration_gives_one_narrow_table(derby, checkout, name):
+    """A name with a dot is no file."""
+    code, text, err = derby("rank", "--model", name, "--root", checkout, columns=80)
+    assert (code, err) == (0, "") and text.count("operator and sizes") == 1
+
+
 def test_what_is_not_measured_says_so(derby, checkout):
     text = derby("rank", *ASKED, "--protocol", "cupti-span-1", "--root", checkout)[1]
     assert "no graph time" in text and "derby_rms_norm" not in text

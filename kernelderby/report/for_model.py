@@ -89,8 +89,10 @@ def _row(alike: Sequence[ShapeKernel]) -> Row:
 def _away(ratios: Sequence[float]) -> str:
     if max(ratios) == 1:
         return "same"
-    return "-".join(dict.fromkeys(map(_times, (min(ratios), max(ratios)))))
+    low, high = min(ratios), max(ratios)
+    ends = _times(low, high < 100), _times(high, True)
+    return "-".join(dict.fromkeys(ends))
 
 
-def _times(ratio: float) -> str:
-    return f"{ratio:.1f}" if ratio < 10 else f"{ratio:.0f}" if ratio < 1000 else f"{ratio / 1000:.0f}k"
+def _times(ratio: float, is_fine: bool) -> str:
+    return f"{ratio / 1000:.0f}k" if ratio >= 1000 else f"{ratio:.1f}" if is_fine and ratio < 9.95 else f"{ratio:.0f}"

@@ -29,7 +29,7 @@ CONFIGS = Path(__file__).parent / "configs"
 def configuration_file(path: Path) -> Path:
     """The file for a path, or for the name of a committed configuration. DerbyError if it is neither."""
     names = {each.stem: each for each in CONFIGS.glob("*.json")}
-    if path.exists() or path.suffix or len(path.parts) != 1:
+    if path.exists() or len(path.parts) != 1 or (path.suffix and path.name not in names):
         return path
     if path.name not in names:
         raise DerbyError(f"{path}: is no file, and no committed configuration; {suggestion(path.name, names)}")
