@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,7 +14,7 @@ from kernelderby.authoring.words import Part, Tensor, axis_names, axis_of, deman
 from kernelderby.catalog import Catalog, Definition
 from kernelderby.catalog.spaces import Sizes, line_of
 from kernelderby.errors import DerbyError
-from kernelderby.store.files import write_whole
+from kernelderby.store.files import json_text, write_jsonl, write_whole
 
 OWN = "own"  # origin of the shapes
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
@@ -97,11 +96,11 @@ def write_operator(catalog: Catalog, operator: NewOperator) -> tuple[list[Path],
     if generated := _generated(operator):
         contract["custom_inputs_entrypoint"] = "generate_inputs"
     write_whole(place.with_suffix(".py"), source)
-    write_whole(place, json.dumps(contract, indent=2, ensure_ascii=False) + "\n")
+    write_whole(place, json_text(contract))
     definition = Catalog.open(root).definition(operator.name)
     workloads = root / "workloads" / operator.op_type / f"{operator.name}.jsonl"
     lines = [_line(operator, definition, generated, each) for each in found]
-    write_whole(workloads, "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines))
+    write_jsonl(workloads, lines)
     return [place, place.with_suffix(".py"), workloads], left_out
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,7 +18,7 @@ from kernelderby.catalog.solutions import SOURCE_SUFFIXES
 from kernelderby.catalog.spaces import Sizes, UnfitDraw, line_of, sizes_of
 from kernelderby.errors import DerbyError
 from kernelderby.store.fields import read_text, suggestion
-from kernelderby.store.files import write_whole
+from kernelderby.store.files import json_text, write_jsonl, write_whole
 
 AUTHOR, ORIGIN = "me", "own"
 _IMPORTED = {"triton": "triton", "tilelang": "tilelang"}  # module -> language
@@ -166,8 +165,7 @@ def scratch_set(
         if path is not None:
             write_whole(place / path.name, read_text(path))
     told = list(lines) or [each.raw for each in catalog.workloads(definition.name)]
-    text = "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in told)
-    write_whole(folder / "workloads" / definition.op_type / f"{definition.name}.jsonl", text)
+    write_jsonl(folder / "workloads" / definition.op_type / f"{definition.name}.jsonl", told)
     for solution in solutions:
         if solution.json_path != definition.path:  # a reference has no file of its own
             write_packed(folder, solution)
@@ -178,7 +176,7 @@ def scratch_set(
 
 def write_packed(root: Path, solution: Solution) -> Path:
     path = root / "solutions" / solution.author / solution.op_type / solution.definition / f"{solution.name}.json"
-    write_whole(path, json.dumps(packed_solution(solution), indent=2, ensure_ascii=False) + "\n")
+    write_whole(path, json_text(packed_solution(solution)))
     return path
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -18,7 +17,7 @@ from kernelderby.errors import DerbyError
 from kernelderby.rows.row import RanWorkload
 from kernelderby.shapes.rules import LARGEST, generated_inputs
 from kernelderby.store.fields import convert, read_jsonl
-from kernelderby.store.files import read_bytes, write_whole
+from kernelderby.store.files import read_bytes, write_jsonl, write_whole
 
 ORIGIN = "capture"
 
@@ -69,7 +68,7 @@ def write_set(catalog: Catalog, found: Capture, out: Path, origin: str = ORIGIN)
         definition = catalog.definition(name)
         written += _copied(catalog, definition, out)
         path = out / "workloads" / definition.op_type / f"{name}.jsonl"
-        write_whole(path, "".join(f"{json.dumps(each, ensure_ascii=False)}\n" for each in _with_older(path, own)))
+        write_jsonl(path, _with_older(path, own))
         written.append(path)
     return written
 

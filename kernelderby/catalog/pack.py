@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from kernelderby.catalog.traces import doubled_keys
 from kernelderby.catalog.workloads import shared
 from kernelderby.errors import DerbyError
 from kernelderby.store.fields import read_json, read_text
-from kernelderby.store.files import folders_below, inside, is_inside, read_bytes, write_whole
+from kernelderby.store.files import folders_below, inside, is_inside, json_text, read_bytes, write_whole
 
 LeftOut = Callable[[str], None]
 
@@ -112,7 +111,7 @@ def _pack_one(root: Path, solution: Solution, folder: Path, check: bool) -> list
     packed = packed_solution(solution)
     if not solution.json_path.is_file():
         return [_write(solution.json_path, packed, f"is not packed from {folder.name}/", check)]
-    if read_text(solution.json_path) == _json(packed):
+    if read_text(solution.json_path) == json_text(packed):
         return []
     return [_write(solution.json_path, packed, f"does not match {folder.name}/", check)]
 
@@ -157,13 +156,9 @@ def _without_none(data: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in data.items() if value is not None}
 
 
-def _json(data: dict[str, Any]) -> str:
-    return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
-
-
 def _write(path: Path, data: dict[str, Any], reason: str, check: bool) -> Change:
     if not check:
-        write_whole(path, _json(data))
+        write_whole(path, json_text(data))
     return Change(path, reason)
 
 

@@ -30,23 +30,22 @@ class _Time(Struct):
     tprod_xpua_us: Time
 
 
-def importance(root: Path | str, left_out: LeftOut | None = None) -> dict[str, float]:
+def importance(root: Path | str, left_out: LeftOut) -> dict[str, float]:
     """Operator -> its share of the GPU time over production profiles, in percent as printed; {} without a file.
 
     The printed figures add up to 109.6, so divide by their sum before you use them as weights. If the file is broken,
-    left_out gets a line and the whole file is skipped, because weights with holes are wrong; without left_out the
-    DerbyError is raised.
+    left_out gets a line and the whole file is skipped, because weights with holes are wrong.
     """
     return _read(root, "published_importance.csv", _Importance, left_out)
 
 
-def times_us(root: Path | str, left_out: LeftOut | None = None) -> dict[tuple[str, int], float]:
+def times_us(root: Path | str, left_out: LeftOut) -> dict[tuple[str, int], float]:
     """(operator, shape_id) -> the median time of the deployed kernel on HARDWARE; {} without a file. left_out: as in
     importance()."""
     return _read(root, "published_shapes.csv", _Time, left_out)
 
 
-def _read(root: Path | str, name: str, kind: type[Struct], left_out: LeftOut | None) -> dict[Any, float]:
+def _read(root: Path | str, name: str, kind: type[Struct], left_out: LeftOut) -> dict[Any, float]:
     """The fields of each line before the last -> the last field."""
     path, found = Path(root) / "profiles" / name, dict[Any, float]()
     *keys, value = kind.__struct_fields__
@@ -58,8 +57,6 @@ def _read(root: Path | str, name: str, kind: type[Struct], left_out: LeftOut | N
                 raise DerbyError(f"{where}: {' and '.join(keys)}: {key} stands there already; remove one of the lines")
             found[key] = getattr(row, value)
     except DerbyError as error:
-        if left_out is None:
-            raise
         left_out(str(error))
         return {}
     return found

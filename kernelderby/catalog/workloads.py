@@ -68,9 +68,9 @@ class _Line(Struct):
     source: dict[Name, str | int] | None = None
 
 
-def load_workloads(path: Path, definition: Definition, left_out: Callable[[str], None] | None = None) -> list[Workload]:
+def load_workloads(path: Path, definition: Definition, left_out: Callable[[str], None]) -> list[Workload]:
     """The workloads of a definition, in the file's order; empty without a file. left_out gets a line for a broken line,
-    which is skipped; without left_out the DerbyError is raised."""
+    which is skipped."""
     expect_folders(path.parents[1], path.parent)
     if not os.path.lexists(path):
         return []
@@ -81,8 +81,6 @@ def load_workloads(path: Path, definition: Definition, left_out: Callable[[str],
             if workload.uuid in workloads:
                 raise DerbyError(f"{where}: workload.uuid: {workload.uuid} is there already; give this line its own")
         except DerbyError as error:
-            if left_out is None:
-                raise
             left_out(str(error))
             continue
         workloads[workload.uuid] = workload

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
@@ -42,7 +41,7 @@ def command(
     from kernelderby.shapes.model import left_out, read_model
     from kernelderby.shapes.rules import generated_inputs, shapes_of, token_counts
     from kernelderby.shapes.standing import configuration_file, standing_shapes, write_standing
-    from kernelderby.store.files import write_whole
+    from kernelderby.store.files import write_jsonl
     from kernelderby.store.locate import writable_set
 
     if config is None and (tokens or sharing > 1):
@@ -63,7 +62,7 @@ def command(
         changed = write_standing(catalog)
         warn([f"{path}: written; run derby pack, which counts the costs" for path in changed])
     if out is not None:
-        write_whole(out, "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines))
+        write_jsonl(out, lines)
         place = "workloads/<op_type>/<operator>.jsonl"
         mend = f"put each operator's lines into {place} of a set, then run derby pack, which counts the costs"
         warn([f"{out}: {counted(len(lines), 'workload')} written; {mend}"])

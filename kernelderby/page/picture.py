@@ -12,6 +12,7 @@ from kernelderby.page.model.operators import ShownOperator
 from kernelderby.page.model.page import KINDS, PageModel
 from kernelderby.page.model.races import ShownOrder, ShownRace
 from kernelderby.report.numbers import floor_us, percent
+from kernelderby.store.counts import shortened
 from kernelderby.store.fields import suggestion
 
 # Okabe and Ito's palette, darkened for a white ground. Each colour has its own shape, so colour alone never decides.
@@ -113,9 +114,9 @@ def _race(operator: ShownOperator, race: ShownRace, gpu: int, step: float, left:
     values = [*times, *floors.values()]
     axis = Axis(min(values) * 0.85, max(values) * 1.15, start, right)
     bottom = HEAD + len(measured) * step
-    yield _text(left, 24, _cut(operator.name, 52), INK, 14, bold=True)
+    yield _text(left, 24, shortened(operator.name, 52), INK, 14, bold=True)
     axes = _sizes(operator.shapes[race.shapes[measured[0]]].label)[0]
-    yield _text(left, 42, _cut(f"{axes}: {race.kind} time in us, a mark a solution", 76), QUIET, 11)
+    yield _text(left, 42, shortened(f"{axes}: {race.kind} time in us, a mark a solution", 76), QUIET, 11)
     for tick in axis.ticks():
         x = axis.at(tick)
         yield f'<path d="M{x:.1f} {HEAD - 4}V{bottom:g}" stroke="{LINE}"/>'
@@ -123,7 +124,7 @@ def _race(operator: ShownOperator, race: ShownRace, gpu: int, step: float, left:
     apart = max(0.0, min(12.0, (step - 18) / max(1, len(race.solutions) - 1)))  # lanes, if there is room
     for row, at in enumerate(measured):
         y = HEAD + (row + 0.5) * step
-        yield _text(left, y + 4, _cut(_sizes(operator.shapes[race.shapes[at]].label)[1], 17), INK, 11)
+        yield _text(left, y + 4, shortened(_sizes(operator.shapes[race.shapes[at]].label)[1], 17), INK, 11)
         yield f'<path d="M{start:.1f} {y + step / 2:.1f}H{right:.1f}" stroke="{LINE}"/>'
         if at in floors:
             x = axis.at(floors[at])
@@ -160,7 +161,7 @@ def _operators(model: PageModel, raced: Sequence[ShownOperator], gpu: str, left:
         race = model.races[operator.races[gpu][0]]
         order = race.orders[race.kind]
         y = HEAD + row * OPERATOR_ROW
-        yield _text(left, y + 12, _cut(operator.name, LONGEST), INK, 11)
+        yield _text(left, y + 12, shortened(operator.name, LONGEST), INK, 11)
         if order.share is None or race.protocol != model.protocols[gpu]:  # an older protocol: no S beside the others
             continue
         width = min(1.0, order.share) * (end - start)
@@ -192,7 +193,3 @@ def _text(x: float, y: float, words: str, fill: str, size: float, anchor: str = 
         f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size:g}" fill="{fill}" text-anchor="{anchor}"{weight}>'
         f"{escape(words)}</text>"
     )
-
-
-def _cut(words: str, longest: int) -> str:
-    return words if len(words) <= longest else words[: longest - 1] + "…"

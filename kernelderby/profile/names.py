@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 from kernelderby.errors import DerbyError
+from kernelderby.store.counts import shortened
 from kernelderby.store.demangle import outline
 
 SHORT = 64  # characters of a short name: half of a page, the other columns need the rest
@@ -135,7 +136,7 @@ def short_name(name: str) -> str:
     Different kernels may get the same short name; the caller must tell them apart.
     """
     text = _short(normal_form(name), depth=2, top=True) or name  # "(unnamed kernel)" is no list of parameters
-    return text if len(text) <= SHORT else text[: SHORT - 1] + "…"
+    return shortened(text, SHORT)
 
 
 def _short(text: str, depth: int, top: bool = False) -> str:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelderby.errors import DerbyError
+from kernelderby.store.counts import shortened
 from kernelderby.store.files import write_whole
 
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442")
@@ -246,4 +247,4 @@ def in_digits(value: float, unit: str) -> str:
 
 
 def shortened_label(text: str, longest: int = LONGEST) -> str:
-    return text if len(text) <= longest else text[: longest - 1] + "…"
+    return shortened(text, longest)

@@ -18,8 +18,6 @@ from kernelderby.roofline.recorded import RecordedTime, recorded, with_shares
 from kernelderby.roofline.selection import GroupKey, RowCount, choose_group, group_rows, tallies
 from kernelderby.store.counts import counted
 
-SORTS = ("importance", "name", "shapes", "s")
-
 
 @dataclass(frozen=True, slots=True)
 class ListedOperator:
@@ -83,10 +81,10 @@ def listing(
     origins: Collection[str] = (),
 ) -> Listing:
     """words: parts of an operator's name, op_type or dtype, any case; an operator must match all words. origins: only
-    workloads of these origins, and only operators that have some. sort: one of SORTS: largest importance or number of
-    shapes first; "s": smallest S on the first GPU first, since the possible gain is largest there. Operators without
-    that number come last, equal ones by name. DerbyError for a word without a match, if no operator matches all words,
-    and for an unknown origin.
+    workloads of these origins, and only operators that have some. sort: "name"; "importance" or
+    "shapes": the largest first; "s": the smallest S on the first GPU first, since the possible gain is largest there.
+    Operators without that number come last, equal ones by name. DerbyError for a word without a match, if no operator
+    matches all words, and for an unknown origin.
     """
     catalog.check_origins(origins)
     matching = _matching(catalog, words)  # before all rows are read

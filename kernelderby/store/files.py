@@ -11,15 +11,16 @@ import errno
 import fcntl
 import glob
 import gzip
+import json
 import os
 import secrets
 import shutil
 import stat
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from kernelderby.errors import DerbyError
 from kernelderby.store.bounds import bound_text, bounds
@@ -121,7 +122,7 @@ def files_under(folder: Path, ending: str, told: Callable[[str], None], *, hidde
 
     waiting = [os.fspath(folder)]
     while waiting:  # os.walk() calls itself for each level, and a path may have two thousand
-        for each in _entries(waiting.pop(), unlisted):
+        for each in entries(waiting.pop(), unlisted):
             is_folder = _is_folder(each)
             if not hidden and each.name.startswith((".", "__pycache__") if is_folder else "."):
                 continue
@@ -146,14 +147,15 @@ def folders_below(folder: Path, depth: int) -> list[Path]:
     out; files_under() reports them."""
     found = [] if folder.is_symlink() else [folder]
     for _ in range(depth):
-        found = [Path(each.path) for one in found for each in _entries(one) if each.is_dir(follow_symlinks=False)]
+        found = [Path(each.path) for one in found for each in entries(one) if each.is_dir(follow_symlinks=False)]
     return sorted(found)
 
 
-def _entries(folder: Path | str, failed: Callable[[OSError], None] | None = None) -> list[os.DirEntry[str]]:
+def entries(folder: Path | str, failed: Callable[[OSError], None] | None = None) -> list[os.DirEntry[str]]:
+    """Of a folder, by name; none of one that cannot be listed, which is told to failed."""
     try:
-        with os.scandir(folder) as entries:
-            return [*entries]
+        with os.scandir(folder) as found:
+            return sorted(found, key=lambda each: each.name)
     except OSError as error:
         if failed is not None:
             failed(error)
@@ -219,6 +221,16 @@ def write_whole(path: Path, content: str | bytes) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         remove_unfinished(target)
         _replace(target, data)
+
+
+def json_text(data: Any) -> str:
+    """Indented, for people to read."""
+    return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
+
+
+def write_jsonl(path: Path, records: Iterable[Any]) -> None:
+    """As write_whole(): a line for each record."""
+    write_whole(path, "".join(f"{json.dumps(each, ensure_ascii=False)}\n" for each in records))
 
 
 def _replace(target: Path, data: bytes) -> None:

@@ -19,16 +19,15 @@ def is_set(folder: Path) -> bool:
     return os.path.isdir(folder / "definitions")  # and not where nobody may look
 
 
-def find_set(working: Path | None = None) -> Path:
+def find_set() -> Path:
     """$DERBY_ROOT; else the nearest set from the working directory upward; else $FIB_DATASET_PATH; else the user's copy
     of the installed set, once there is one; else the installed set, or the checkout that is installed. The working
     directory where there is nothing at all: whoever opens it says that it is no set."""
     if named := os.environ.get("DERBY_ROOT"):
         return Path(named)
-    working = working or Path()
-    if is_set(working):
-        return working
-    for folder in _parents(working):
+    if is_set(Path()):
+        return Path()
+    for folder in _parents():
         if is_set(folder):
             return folder
     if named := os.environ.get("FIB_DATASET_PATH"):
@@ -36,12 +35,12 @@ def find_set(working: Path | None = None) -> Path:
     for place in (own_copy(), _INSTALLED, _INSTALLED.parent.parent):
         if place is not None and is_set(place):
             return place
-    return working
+    return Path()
 
 
-def _parents(working: Path) -> Sequence[Path]:
+def _parents() -> Sequence[Path]:
     try:
-        return working.absolute().parents
+        return Path().absolute().parents
     except OSError:  # the working directory was removed
         return ()
 

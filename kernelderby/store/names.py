@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from kernelderby.errors import DerbyError
-from kernelderby.store.files import LARGEST_TEXT, folders_below, read_bytes
+from kernelderby.store.files import LARGEST_TEXT, entries, folders_below, read_bytes
 
 OPERATOR, SOLUTION = "operator", "solution"
 REFERENCE = "_reference"  # OPERATOR_reference is a solution: plain torch to race against
@@ -22,7 +22,7 @@ def names_in(root: Path, kind: str) -> Iterator[str]:
     else:
         for folder in folders_below(root / "solutions", 3):
             yield from _stems([folder])
-            yield from (each.name for each in _entries(folder) if each.is_dir())
+            yield from (each.name for each in entries(folder) if each.is_dir())
 
 
 def is_strange(root: Path, name: str) -> bool:
@@ -37,9 +37,9 @@ def is_strange(root: Path, name: str) -> bool:
 def _written(root: Path) -> Iterator[str]:
     """The texts that may hold an alias."""
     for folder in folders_below(root / "solutions", 3):
-        entries = _entries(folder)
-        sources = {each.name for each in entries if each.is_dir()}
-        for each in entries:
+        found = entries(folder)
+        sources = {each.name for each in found if each.is_dir()}
+        for each in found:
             stem, ending = os.path.splitext(each.name)
             path = Path(each.path, "solution.toml") if each.name in sources else Path(each.path)
             if each.name in sources or (ending == ".json" and stem not in sources):
@@ -49,11 +49,4 @@ def _written(root: Path) -> Iterator[str]:
 
 def _stems(folders: list[Path]) -> Iterator[str]:
     for folder in folders:
-        yield from (each.name[:-5] for each in _entries(folder) if each.name.endswith(".json"))
-
-
-def _entries(folder: Path | str) -> list[os.DirEntry[str]]:
-    try:
-        return sorted(os.scandir(folder), key=lambda each: each.name)
-    except OSError:  # the reader of the set says so
-        return []
+        yield from (each.name[:-5] for each in entries(folder) if each.name.endswith(".json"))

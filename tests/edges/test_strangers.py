@@ -44,7 +44,8 @@ def test_a_full_disk_behind_stdout_is_said(small_set):
 def test_a_user_without_a_home(monkeypatch, tmp_path):
     monkeypatch.delenv("XDG_DATA_HOME", raising=False)
     monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # its message about an unknown user
-    assert locate.own_copy() is None and locate.is_set(locate.find_set(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    assert locate.own_copy() is None and locate.is_set(locate.find_set())
     monkeypatch.setattr(locate, "_INSTALLED", tmp_path)
     with pytest.raises(DerbyError, match="there is no home"):
         locate.writable_set(tmp_path)

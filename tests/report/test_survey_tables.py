@@ -42,9 +42,9 @@ def printed_operators(checkout):
 
 
 def test_the_published_files_speak_of_the_same_operators(checkout, printed_shapes, printed_operators):
-    importance = published.importance(checkout)
+    importance = published.importance(checkout, pytest.fail)
     assert set(importance) == set(printed_operators) == {operator for operator, _ in printed_shapes}
-    assert len(importance) == 30 and len(printed_shapes) == len(published.times_us(checkout)) == 440
+    assert len(importance) == 30 and len(printed_shapes) == len(published.times_us(checkout, pytest.fail)) == 440
     assert sum(importance.values()) == pytest.approx(109.6)
 
 
@@ -142,7 +142,7 @@ def test_the_importance_weighted_share_is_the_printed_one(checkout, tables, prin
     """13.1 % from the printed medians, 13.0 % from our own: MEDIANS_OFF."""
     printed = {name: float(row["share_percent"]) / 100 for name, row in printed_operators.items()}
     shares = {name: OperatorShare(share, share, 1, 1) for name, share in printed.items()}
-    assert round(100 * weighted_share(shares, published.importance(checkout)).measured, 1) == 13.1
+    assert round(100 * weighted_share(shares, published.importance(checkout, pytest.fail)).measured, 1) == 13.1
     found, _ = tables
     weighted = found.weighted[PUBLISHED]
     assert (weighted.operators, weighted.of_operators, weighted.weight) == (30, 30, pytest.approx(1))

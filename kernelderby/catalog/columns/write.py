@@ -40,11 +40,6 @@ class Columns:
         self.samples, self.of_samples = array("d"), list[int]()
         self._kinds: dict[Kinds, str] = {}  # equal for most rows
 
-    def add(self, row: Sequence[Any]) -> None:
-        """Adds the cells of a row, in the order of _CELLS."""
-        for cells, cell in zip(self.cells.values(), row, strict=True):
-            cells.append(cell)
-
     def add_many(self, rows: Sequence[Sequence[Any]]) -> None:
         """Adds the cells of several rows, each in the order of _CELLS."""
         for cells, of_rows in zip(self.cells.values(), zip(*rows, strict=True), strict=True):
@@ -64,15 +59,14 @@ class Columns:
             self.of_samples.append(sum(len(samples.flat) for *_, samples in times))
             kinds = self.kinds(tuple([(kind, samples.lengths) for kind, _, samples in times]))
             setup = "null" if row.setup is None else as_json(row.setup)
-            self.add(
-                (
-                    row.place.line if row.place else 0,
-                    *(getattr(row, name) for name in TEXTS),
-                    *(as_json(row.workload), as_json(row.shape), as_json(shared), setup, kinds),
-                    *(getattr(row, name) for name in NUMBERS),
-                    own_bytes(alone, row.correctness),
-                )
+            cells = (
+                row.place.line if row.place else 0,
+                *(getattr(row, name) for name in TEXTS),
+                *(as_json(row.workload), as_json(row.shape), as_json(shared), setup, kinds),
+                *(getattr(row, name) for name in NUMBERS),
+                own_bytes(alone, row.correctness),
             )
+            self.add_many([cells])
 
     def kinds(self, kinds: Kinds) -> str:
         return self._kinds.get(kinds) or self._kinds.setdefault(kinds, as_json(kinds))

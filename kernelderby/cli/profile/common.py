@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ solution_option = click.option(
     metavar="NAME",
     help="The solution of the trace set whose stages count.",
 )
+draft_option = partial(click.option, "--draft", type=click.Path(dir_okay=False, path_type=Path), metavar="OUT.toml")
 within_option = click.option(
     "--within",
     metavar="REGEX",

@@ -9,7 +9,7 @@ import click
 
 from kernelderby.cli.options import DerbyCommand
 from kernelderby.cli.output import Output, output_options
-from kernelderby.cli.profile.common import files_argument, open_files, selection_options, write_draft
+from kernelderby.cli.profile.common import draft_option, files_argument, open_files, selection_options, write_draft
 
 
 @click.command(cls=DerbyCommand)
@@ -20,12 +20,7 @@ from kernelderby.cli.profile.common import files_argument, open_files, selection
     metavar="NAME|FILE",
     help="Layer map: a shipped one (deepseek_decode) or a .toml (default: a module table's own).",
 )
-@click.option(
-    "--draft",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="OUT.toml",
-    help="Write the layer map that the first FILE's period gives, to correct, and use it.",
-)
+@draft_option(help="Write the layer map that the first FILE's period gives, to correct, and use it.")
 @selection_options
 @output_options("profile layers", tables=("kernels", "modules", "groups", "leftovers"), plot=True)
 def command(files: tuple[Path, ...], map_name: str | None, draft: Path | None, selection: Any, output: Output) -> None:

@@ -10,6 +10,7 @@ import click
 from kernelderby.cli.options import FILE, DerbyCommand, root_option
 from kernelderby.cli.output import Output, output_options
 from kernelderby.cli.profile.common import (
+    draft_option,
     files_argument,
     open_files,
     pipelines,
@@ -31,12 +32,7 @@ from kernelderby.cli.profile.common import (
     metavar="FILE.toml",
     help="[[stages]] of any pipeline, as in solution.toml, instead of --solution.",
 )
-@click.option(
-    "--draft",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="OUT.toml",
-    help="Write stages from the first FILE's period, to correct, and use them.",
-)
+@draft_option(help="Write stages from the first FILE's period, to correct, and use them.")
 @within_option
 @click.option("--overview", is_flag=True, help="Only the table that compares the FILEs.")
 @selection_options

@@ -13,7 +13,7 @@ from kernelderby.profile.timeline import Timeline
 from kernelderby.report.model import Column, Emphasis, Report, Row, Table, TableCell, cell_of, left, right
 from kernelderby.report.numbers import microseconds, milliseconds
 from kernelderby.report.profile.notes import invocations_from, stage_notes, told_warnings
-from kernelderby.store.counts import counted
+from kernelderby.store.counts import counted, shortened
 
 MOST_KERNELS = 8  # kernels of one stage; the rest shares a line
 LONGEST = 48  # characters of a kernel's name: the table then fits 120 columns
@@ -185,8 +185,7 @@ def kernel_labels(kernels: tuple[StageKernel, ...]) -> dict[str, str]:
 
 
 def _cut(text: str, end: str = "") -> str:
-    room = LONGEST - len(end) - bool(end)
-    return f"{text if len(text) <= room else text[: room - 1] + '…'} {end}".strip()
+    return f"{shortened(text, LONGEST - len(end) - bool(end))} {end}".strip()
 
 
 def _tile(name: str) -> str:
