@@ -10,7 +10,6 @@ from kernelderby.roofline.floors import (
     operator_regime,
     operator_share,
     share_of_floor,
-    upper_median,
     weighted_share,
 )
 from kernelderby.rows.measurement import Cost
@@ -68,11 +67,6 @@ def test_one_expert_of_the_moe_on_an_h200():
     found = floors(Cost({"float8_e4m3fn": 2 * weights}, weights, 0), find_gpu("h200"))
     assert found.memory_us == pytest.approx(9.175, abs=0.001)
     assert found.compute_us == pytest.approx(0.0445, abs=0.0001)
-
-
-@pytest.mark.parametrize(("values", "median"), [([3], 3), ([1, 2], 2), ([5, 1, 3], 3), ([4, 1, 3, 2], 3)])
-def test_the_median_of_an_even_number_is_the_upper_one(values, median):
-    assert upper_median(values) == median
 
 
 @pytest.mark.parametrize(

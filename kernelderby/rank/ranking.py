@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from statistics import median_high
 from typing import Any
 
 from kernelderby.catalog import Solution, Workload
@@ -20,7 +21,7 @@ from kernelderby.rank.pairs import PairComparisons, compare
 from kernelderby.roofline import selection
 from kernelderby.roofline.floors import fair_share, share_of_floor
 from kernelderby.rows.measurement import Measurement, Status
-from kernelderby.statistics.means import geometric_mean, upper_median
+from kernelderby.statistics.means import geometric_mean
 from kernelderby.statistics.ratio import Ratio
 from kernelderby.store.counts import counted
 
@@ -235,7 +236,7 @@ def _summaries(
                 slowdown=slowdown.get(name),
                 total_us=sum(times.values()) if times else None,
                 fastest_on=fastest_on[name],
-                share=upper_median(list(shares.values())) if shares else None,
+                share=median_high(shares.values()) if shares else None,
                 share_total=sum(share * times[uuid] for uuid, share in shares.items()) / total if shares else None,
                 fair_geomean=geometric_mean(list(fair.values()), [data.importance[uuid] for uuid in fair])
                 if fair

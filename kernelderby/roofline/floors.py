@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median_high
 
 from kernelderby.hardware import Gpu
 from kernelderby.rows.measurement import Cost
-from kernelderby.statistics.means import geometric_mean, upper_median
+from kernelderby.statistics.means import geometric_mean
 
 COMPUTE_FROM = 10.0  # flop per byte: the operator survey calls operators above it compute-bound, on every GPU
 
@@ -58,7 +59,7 @@ def operator_regime(intensities: Sequence[float]) -> str:
         return ""
     if not any(intensities):
         return "I"
-    return "C" if upper_median(intensities) > COMPUTE_FROM else "M"
+    return "C" if median_high(intensities) > COMPUTE_FROM else "M"
 
 
 def share_of_floor(floor_us: float, latency_us: float) -> float:
@@ -129,8 +130,8 @@ def operator_share(shares: Sequence[float | None]) -> OperatorShare:
     if not shares:  # its workloads were left out
         return OperatorShare(None, 0.0, 0, 0)
     return OperatorShare(
-        upper_median(known) if known else None,
-        upper_median([share or 0.0 for share in shares]),
+        median_high(known) if known else None,
+        median_high([share or 0.0 for share in shares]),
         len(known),
         len(shares),
     )

@@ -1,4 +1,4 @@
-"""Averages. For the plain median, use the standard library."""
+"""Averages. For medians, use the standard library."""
 
 from __future__ import annotations
 
@@ -10,8 +10,3 @@ from statistics import fmean
 def geometric_mean(values: Sequence[float], weights: Sequence[float] | None = None) -> float:
     """exp of the weighted mean logarithm; 1 for the values 2 and 0.5. Values and weights must be positive."""
     return math.exp(fmean(map(math.log, values), weights))
-
-
-def upper_median(values: Sequence[float]) -> float:
-    """The middle value; of an even number of values the upper of the two in the middle, as in the published survey."""
-    return sorted(values)[len(values) // 2]
