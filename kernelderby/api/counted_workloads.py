@@ -9,7 +9,7 @@ from kernelderby.catalog.selection import by_leg, by_origin, of_origin, select_i
 from kernelderby.errors import DerbyError
 from kernelderby.rank.by_importance import ImportanceRanking, rank_by_importance
 from kernelderby.roofline.recorded import RecordedTimes
-from kernelderby.rows.measurement import Measurement
+from kernelderby.rows.measurement import Measurement, by_definition
 
 
 def ranked_by_importance(
@@ -36,11 +36,9 @@ def legs_of(
 ) -> dict[str, dict[str, list[Workload]]]:
     """Leg (selection.LEGS) -> definition -> its workloads, including the fresh shapes of these rows."""
     legs: dict[str, dict[str, list[Workload]]] = {}
-    by_definition: dict[str, list[Measurement]] = {}
-    for row in rows:
-        by_definition.setdefault(row.definition, []).append(row)
+    measured = by_definition(rows)
     for name in names:
-        shapes = catalog.shapes(name, by_definition.get(name, ()))
+        shapes = catalog.shapes(name, measured.get(name, ()))
         for leg, part in by_leg(of_origin(shapes, origins)).items():
             legs.setdefault(leg, {})[name] = part
     return legs

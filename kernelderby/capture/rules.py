@@ -67,7 +67,7 @@ class CaptureRule:
     _patterns: dict[int, tuple[bool, tuple[str, ...]]] = field(default_factory=dict)
 
     def read(self, operands: tuple[Operand, ...], facts: Mapping[str, Any]) -> dict[str, Any]:
-        """name -> size or number, including the facts and the formulas of `sizes`. NotThis names the missing part."""
+        """name -> size or number, with the facts and the formulas of `sizes`. RuleMismatch names the missing part."""
         values: dict[str, Any] = dict(facts)
         own: dict[str, int] = {}
         for place, (optional, names) in self._patterns.items():
@@ -97,7 +97,7 @@ class CaptureRule:
 
 
 def bind(place: int, names: tuple[str, ...], dims: tuple[int, ...], known: dict[str, int]) -> None:
-    """Enters the sizes of an operand's named dimensions into `known`. NotThis if the dimensions do not fit or
+    """Enters the sizes of an operand's named dimensions into `known`. RuleMismatch if the dimensions do not fit or
     contradict known sizes."""
     starred = next((index for index, name in enumerate(names) if name.startswith("*")), None)
     left: list[int] = list(dims)

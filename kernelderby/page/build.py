@@ -21,7 +21,7 @@ from kernelderby.page.recordings import recordings
 from kernelderby.page.scores import leads, protocols, scores
 from kernelderby.page.sources import DOCS, Sources, repository_of, sources_of
 from kernelderby.page.trust import trust
-from kernelderby.rows.measurement import Measurement, moment_of
+from kernelderby.rows.measurement import by_definition, moment_of
 from kernelderby.store.bounds import reading
 
 
@@ -45,14 +45,12 @@ def page_of(catalog: Catalog, against: Path | None = None) -> BuiltPage:
     rows = [row for row in catalog.traces(replaced=False) if row.definition in catalog.definitions]
     groups = catalog.row_groups() if catalog.is_large else groups_of(rows)
     has_samples = not catalog.is_large
-    by_definition = _by_definition(rows)
-    workloads = {
-        name: ordered_workloads(catalog.shapes(name, by_definition.get(name, ()))) for name in catalog.definitions
-    }
+    measured = by_definition(rows)
+    workloads = {name: ordered_workloads(catalog.shapes(name, measured.get(name, ()))) for name in catalog.definitions}
     solutions = {name: {each.name: each for each in catalog.solutions_of(name)} for name in catalog.definitions}
     environments, warnings = Environments(), list[LeftOut]()
     races: list[tuple[ShownRace, list[list[Samples]]]] = []
-    for name, own in by_definition.items():
+    for name, own in measured.items():
         try:
             with reading(f"races of {name}"):
                 races += races_of(name, own, workloads[name], solutions[name], environments, has_samples)
@@ -68,8 +66,8 @@ def page_of(catalog: Catalog, against: Path | None = None) -> BuiltPage:
     found_scores = scores(catalog, rows)
     changed = None
     if against is not None:
-        before = _by_definition(rows_before(against, catalog))
-        changed = changes(str(against), by_definition, before, workloads, solutions)
+        before = by_definition(rows_before(against, catalog))
+        changed = changes(str(against), measured, before, workloads, solutions)
     profiles = recordings(catalog, lambda problem: warnings.append(LeftOut(problem)))
     libraries = not_raced(catalog.root, catalog.definitions, catalog.left_out)
     labels = {operator.name: [shape.label for shape in operator.shapes] for operator in operators}
@@ -105,13 +103,6 @@ def page_of(catalog: Catalog, against: Path | None = None) -> BuiltPage:
     sources = sources_of(catalog, against)
     samples = tuple(samples for _, samples in races) if has_samples else ()
     return BuiltPage(model, samples, sources, left_out)
-
-
-def _by_definition(rows: Sequence[Measurement]) -> dict[str, list[Measurement]]:
-    found: dict[str, list[Measurement]] = {}
-    for row in rows:
-        found.setdefault(row.definition, []).append(row)
-    return found
 
 
 def _places(races: Sequence[ShownRace], definition: str) -> dict[str, tuple[int, ...]]:

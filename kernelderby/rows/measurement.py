@@ -315,6 +315,13 @@ def _json_number(value: float) -> float | str:
     return value
 
 
+def by_definition(rows: Iterable[Measurement]) -> dict[str, list[Measurement]]:
+    found: dict[str, list[Measurement]] = {}
+    for row in rows:
+        found.setdefault(row.definition, []).append(row)
+    return found
+
+
 def newest(rows: Iterable[Measurement], key: Callable[[Measurement], K]) -> dict[K, Measurement]:
     """The row that counts for each key. In one file it is the last line, whatever its timestamp. Across files, and for
     rows that were not read from files, it is the latest; of equally late rows the last."""
