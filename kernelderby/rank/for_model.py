@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kernelderby.roofline.selection import Group
+from kernelderby.store.counts import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,4 +43,5 @@ class ModelKernels:
     shapes: tuple[ShapeKernel, ...]
 
     def __repr__(self) -> str:
-        return f"ModelKernels({self.model!r} on {self.tensor_parallel}, {self.group.gpu}: {len(self.shapes)} shapes)"
+        shapes = counted(len(self.shapes), "shape")
+        return f"ModelKernels({self.model!r} on {self.tensor_parallel}, {self.group.gpu}: {shapes})"
