@@ -14,7 +14,7 @@ from kernelderby.errors import DerbyError
 from kernelderby.measure.judge.secret import of_workload
 from kernelderby.measure.run.plan import Settings, make_plan
 from kernelderby.measure.run.progress import Observer
-from kernelderby.measure.run.seal import commitment, entry_hash, sign
+from kernelderby.measure.run.seal import commitment, entry_hash, sha256, sign
 from kernelderby.measure.run.verify import verify
 from kernelderby.report.verified import seal_problems
 
@@ -152,7 +152,65 @@ def test_broken_rows_and_seals_are_problems_and_the_rest_is_looked_at(sealed):
     assert any("z.jsonl: cannot be read" in problem for problem in seal_problems(verified))
     assert "7 rows of the session in the files and not sealed" in seal_problems(verified), verified.problems
     assert "2 rows of code that the session did not begin with" in seal_problems(verified)
-    assert "3 rows with inputs that the secret does not draw" in seal_problems(verified), verified.problems
+    assert "4 rows with inputs that the secret does not draw" in seal_problems(verified), verified.problems
+
+
+@pytest.mark.parametrize(
+    "hidden",
+    [
+        lambda line: line.replace(b"{", b"{\r", 1),  # for JSON a space, for other readers the end of a line
+        lambda line: line.replace(b"{", b'{"later": %s, ' % (b"1" * 5000), 1),  # more digits than Python reads
+        lambda line: line.replace(b'"log": "', b'"log": "\\ud800', 1),  # half a pair: msgspec refuses it
+    ],
+)
+def test_a_row_that_is_ranked_is_found(sealed, hidden):
+    root, seal = sealed
+    (rows,) = (root / "traces").rglob("*.jsonl")
+    before = len(Catalog.open(root).traces())
+    *_, last = rows.read_bytes().splitlines()
+    rows.write_bytes(rows.read_bytes() + hidden(last) + b"\n")
+    assert len(Catalog.open(root).traces()) == before + 1
+    (verified,) = verify(seal)
+    assert "1 row of the session in the files and not sealed" in seal_problems(verified), verified.problems
+
+
+def sealed_row(root, seal, change):
+    """A service's forgery: the first row of the session changed, and sealed so."""
+    (rows,) = (root / "traces").rglob("*.jsonl")
+    entries = [json.loads(line) for line in seal.read_text().splitlines()]
+    told = next(entry for entry in entries if entry["kind"] == "row")["sha256"]
+    lines = rows.read_text().splitlines()
+    place = next(place for place, line in enumerate(lines) if sha256(line.encode()) == told)
+    row = json.loads(lines[place])
+    change(row)
+    lines[place] = json.dumps(row)
+    rows.write_text("".join(f"{line}\n" for line in lines))
+    new = sha256(lines[place].encode())
+    rewritten(
+        seal, lambda found: [{**each, "sha256": new} if each.get("sha256") == told else each for each in found], True
+    )
+
+
+def test_inputs_that_a_service_chose_do_not_hold(session, sealed):
+    secret = session[2]
+
+    def without(row):
+        del row["measurement"]["environment"]["secret"]
+
+    def apart(row, name):
+        own = of_workload(secret, row["workload"]["uuid"], name)
+        row["measurement"]["environment"] |= {"apart": name, "secret": own}
+
+    root, seal = sealed
+    for change, holds in (
+        (without, False),
+        (lambda row: apart(row, "the name of many that draws easy inputs"), False),
+        (lambda row: apart(row, row["solution"]), True),
+    ):
+        sealed_row(root, seal, change)
+        (verified,) = verify(seal)
+        told = ["1 row with inputs that the secret does not draw"]
+        assert seal_problems(verified) == ([] if holds else told), verified.problems
 
 
 TOOLS = {"ssh-keygen": ("{}", "{}.pub", ".sig"), "minisign": ("{}.key", "{}.pub", ".minisig")}
