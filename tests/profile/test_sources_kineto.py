@@ -241,3 +241,33 @@ def test_work_whose_launch_was_not_recorded_belongs_to_the_one_process_that_laun
     other = event("cuda_runtime", "cudaLaunchKernel", 14, 1, pid=2, correlation=50)
     two = open_profile(write(tmp_path, trace(*WORK, other), "two.json"))
     assert {span.process for span in two.spans()} == {0, 1}  # its owner cannot be found
+
+
+def step(start, pid, correlation=1):
+    """A call in a range, and its kernel 20 us after the call."""
+    return [
+        event("user_annotation", f"at {start} of {pid}", start, 10, pid),
+        event("cuda_runtime", "cudaLaunchKernel", start + 1, 4, pid, correlation=correlation),
+        event("cuda_driver", "cuLaunchKernelEx", start + 2, 1, pid, correlation=correlation),
+        event("kernel", "k", start + 21, 5, 0, 7, correlation=correlation, device=0, stream=7),
+    ]
+
+
+def test_an_id_that_comes_again_is_that_of_the_last_call_before_the_work(tmp_path):
+    profile = open_profile(write(tmp_path, trace(*step(1000, 1), *step(100, 1))))
+    assert [(launch, *span.ranges) for span, launch, _ in profile.launched()] == [
+        (101_000, "at 100 of 1"),
+        (1_001_000, "at 1000 of 1"),
+    ]
+    assert profile.warnings == []
+
+
+def test_ids_of_several_processes_lead_to_no_call(tmp_path):
+    """Ranks merged into one file: a kernel does not name its process."""
+    profile = open_profile(write(tmp_path, trace(*step(100, 1), *step(103, 2), *step(200, 2, 5))))
+    assert [(launch, span.ranges) for span, launch, _ in profile.launched()] == [
+        *((None, ()), (None, ())),
+        (201_000, ("at 200 of 2",)),
+    ]
+    assert profile.unlinked_launches == 2
+    assert "several processes gave the same ids to their launches" in profile.warnings[0]

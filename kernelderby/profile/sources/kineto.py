@@ -68,8 +68,8 @@ class KinetoProfile(InMemoryProfile):
         found: list[tuple[Span, tuple[int | None, int | None], LaunchOrigin, tuple[str, ...]]] = []
         for event, kind in work:
             args = _args(event)
-            launch = host.launches.get(args.get("correlation"))
             start, duration, name = _nanoseconds(event.get("ts")), _duration(event), _name(event)
+            launch = host.launch(args.get("correlation"), start)
             if kind is SpanKind.KERNEL:  # ROCm 7.1 writes copies as kernels
                 kind, name = operation(name)
             if start is None or duration is None:
@@ -91,6 +91,9 @@ class KinetoProfile(InMemoryProfile):
         if host.untimed:
             told = counted(host.untimed, "call or range", "calls or ranges")
             self.warnings.append(f"left out: {told} without valid times")
+        if host.is_shared:
+            told = "processes gave the same ids to their launches (traces merged into one?); give each trace alone"
+            self.warnings.append(f"which launch belongs to which kernel is not known: several {told}")
         self.warn_unlinked(self._unlinked)
 
     def launched(self) -> Iterator[Launched]:
@@ -188,13 +191,16 @@ def _memory_of(events: Iterable[tuple[int, dict[str, Any]]]) -> list[MemoryUse]:
 
 @dataclass(slots=True)
 class _Host:
-    """The host's activity. launches: correlation id -> (start, process, thread, end) of its first call. calls: name ->
-    (count, ns). ranges, gpu_ranges, modules: (process, thread) -> list of (start, end, name)."""
+    """The host's activity. launches: correlation id -> (start, process, thread, end) of its first call. repeated: all
+    calls of an id that has several. calls: name -> (count, ns). ranges, gpu_ranges, modules: (process, thread) -> list
+    of (start, end, name)."""
 
     launches: dict[Any, tuple[Any, ...]] = field(default_factory=dict[str, Any])
+    repeated: dict[Any, list[tuple[Any, ...]]] = field(default_factory=dict)
     calls: dict[str, tuple[int, int]] = field(default_factory=dict)
     waits: list[tuple[int, int, int]] = field(default_factory=list)
     untimed: int = 0
+    is_shared: bool = False  # an id of GPU work has calls of several processes
     operators: HostOperators = field(default_factory=HostOperators)
     ranges: dict[tuple[Any, ...], list[Any]] = field(default_factory=lambda: defaultdict(list[Any]))
     gpu_ranges: dict[tuple[Any, ...], list[Any]] = field(default_factory=lambda: defaultdict(list[Any]))
@@ -213,9 +219,12 @@ class _Host:
             self.calls[name] = count + 1, total + duration
             correlation = _args(event).get("correlation")
             self.operators.launched(place, name, start, _args(event))
-            known = self.launches.get(correlation)
-            if correlation and (known is None or start < known[0]):
-                self.launches[correlation] = start, *place, start + duration
+            if correlation:
+                call = start, *place, start + duration
+                known = self.launches.setdefault(correlation, call)
+                if known is not call:
+                    self.repeated.setdefault(correlation, [known]).append(call)
+                    self.launches[correlation] = min(known, call, key=lambda each: each[0])
             if is_waiting(name):
                 self.waits.append((_integer(place[0]), start, start + duration))
         elif category == MODULES:
@@ -223,6 +232,22 @@ class _Host:
         else:
             ranges = self.ranges if category == RANGES else self.gpu_ranges
             ranges[place].append((start, start + duration, name))
+
+    def launch(self, correlation: Any, start: int | None) -> tuple[Any, ...] | None:
+        """The call that launched the work with this id and start. The driver's call inside the runtime's has the same
+        id. Ids can come again: then the last call before the work launched it. Ids of several processes (traces merged
+        into one file) lead to no call, because GPU work does not name its process."""
+        calls = self.repeated.get(correlation)
+        if calls is None or start is None:
+            return self.launches.get(correlation)
+        found: tuple[Any, ...] | None = None
+        for call in sorted(calls, key=lambda each: each[0]):
+            if found is not None and call[1] != found[1]:
+                self.is_shared = True
+                return None
+            if found is None or found[3] <= call[0] <= start:
+                found = call
+        return found
 
     def only_process(self) -> int:
         """The only process that launched work; 0 if several did, or none."""
