@@ -109,6 +109,19 @@ def test_one_dispatch_counts_once(tmp_path, text, name):
     assert (row.name, row.instances, row.total_ns) == (name, 1, 500)
 
 
+def test_dispatches_without_a_name_count_and_barrier_packets_do_not(tmp_path):
+    path = tmp_path / "results.csv"
+    unnamed, barrier = '1,"",2,1,1,36,36,64,64,0,0,8,1500,1500,1700,1800,200', '2,"<barrier packet>"'
+    path.write_text(f"{OLD}{unnamed}\n{barrier},2,1,2,36,36,0,0,0,0,0,1700,1700,9000,9100,7300\n")
+    profile = open_profile(path)
+    assert [(row.name, row.total_ns) for row in profile.sums()] == [
+        ("bodyForce(Body*, float, int)", 500),
+        ("kernel without a name", 200),
+    ]
+    assert profile.warnings == ["left out: 1 barrier packet, where a queue only waited"]
+    assert activity_of(profile).gpus[0].busy_ns == 700
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
@@ -303,6 +316,29 @@ def test_the_database_of_rocprofv3(tmp_path, suffix, stamps):
     ]
     [gemm, _] = profile.launch_shapes()
     assert (gemm.grid, gemm.block, gemm.registers, gemm.shared_bytes) == ((4, 2, 1), (256, 1, 1), 12, 512)
+
+
+def test_a_database_of_rocprofv3_that_lacks_rows_loses_no_dispatch_silently(tmp_path):
+    path = rocpd(tmp_path / "results.db", "", True)
+    with sqlite3.connect(path) as connection:
+        connection.execute("DELETE FROM rocpd_timestamp WHERE id = 4")
+        connection.execute("UPDATE rocpd_info_kernel_symbol SET display_name = ''")
+        connection.execute("DELETE FROM rocpd_string")
+    profile = open_profile(path)
+    assert [(row.name, row.total_ns) for row in profile.sums()] == [("_Z4gemm", 600), ("[CUDA memcpy Unknown]", 500)]
+    assert profile.warnings == ["left out: 1 GPU operation without valid times"]
+
+
+def test_two_processes_may_have_dispatches_of_the_same_number_and_start(tmp_path):
+    path = rocpd(tmp_path / "results.db", "", False)
+    with sqlite3.connect(path) as connection:
+        connection.execute("INSERT INTO rocpd_info_process VALUES (2, 71)")
+        connection.execute(
+            f"INSERT INTO rocpd_kernel_dispatch SELECT 9, kernel_id, {_LAUNCH}, 2, agent_id, queue_id, stream_id, "
+            'start, "end" FROM rocpd_kernel_dispatch WHERE id = 1'
+        )
+    spans = [span for span in open_profile(path).spans() if span.name == "void ck::gemm(float*)"]
+    assert [(span.process, span.start_ns) for span in spans] == [(70, 4000), (71, 4000)]
 
 
 def test_the_database_of_rocm_profile_data(tmp_path):

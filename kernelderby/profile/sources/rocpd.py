@@ -82,7 +82,8 @@ class _Database:
             missing = "start" if "start" not in columns else "end"
             raise DerbyError(f"{self.path}: table rocpd_{name} has no column {missing}; {MEND}")
         stamps = self._table("timestamp")
-        return "s.value", "e.value", f"JOIN {stamps} AS s ON s.id = k.start_id JOIN {stamps} AS e ON e.id = k.end_id"
+        joined = f"LEFT JOIN {stamps} AS s ON s.id = k.start_id LEFT JOIN {stamps} AS e ON e.id = k.end_id"
+        return "s.value", "e.value", joined
 
     def _place(self, name: str) -> tuple[str, str, str, str]:
         """SQL for agent, queue and process, of the row itself or of its track, and the joins that they need."""
@@ -124,11 +125,11 @@ class _Database:
         start, end, times = self._times("kernel_dispatch")
         agent, queue, process, track = self._place("kernel_dispatch")
         symbols = self._columns("info_kernel_symbol")
-        named = [f"y.{each}" for each in ("display_name", "kernel_name") if each in symbols]
+        named = [f"nullif(y.{each}, {_EMPTY})" for each in ("display_name", "kernel_name") if each in symbols]
         registers = "y.arch_vgpr_count" if "arch_vgpr_count" in symbols else "NULL"
         axes = ", ".join(f"k.{axis}" for axis in AXES)
         rows = self.connection.execute(
-            f"SELECT coalesce({', '.join([*named, _UNNAMED])}), {start}, {end}, {agent}, {queue}, {process}, "
+            f"SELECT coalesce({', '.join([*named, _EMPTY, _EMPTY])}), {start}, {end}, {agent}, {queue}, {process}, "
             f"k.dispatch_id, {registers}, k.group_segment_size, {axes} FROM {self._table('kernel_dispatch')} AS k "
             f"{times} {track} LEFT JOIN {self._table('info_kernel_symbol')} AS y ON y.id = k.kernel_id"
         )
@@ -157,7 +158,6 @@ class _Database:
 
 
 _EMPTY = "''"
-_UNNAMED = "'kernel without a name'"
 
 
 def _copied(name: str) -> str:

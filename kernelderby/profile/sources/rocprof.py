@@ -2,7 +2,8 @@
 or both in a row), its JSON (`--output-format json`), and the results.csv of the old rocprof.
 
 A GPU is identified by the number of its agent, in JSON by its number among the GPUs, as HIP counts them. With hardware
-counters a dispatch has a line for each counter, but counts once. Calls and markers are not read.
+counters a dispatch has a line for each counter, but counts once. Calls and markers are not read. Barrier packets are
+left out and counted.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ _TITLES = {  # field -> its titles, the newest tool's first; the case differs to
     "from": ("source_agent_id",),
     **{axis: (axis,) for axis in AXES},
 }
+BARRIER = "<barrier packet>"  # a queue waits for others; nothing runs
+UNNAMED = "kernel without a name"
 _CLONE = re.compile(r"(?: \[clone \.kd\]|\.kd)$")
 _NUMBER = re.compile(r"[0-9]{1,20}")
 _GPU = 2  # rocprofiler_agent_type_t
@@ -51,25 +54,30 @@ _GPU = 2  # rocprofiler_agent_type_t
 class RocprofProfile(InMemoryProfile):
     def __init__(self, path: Path, form: str) -> None:
         super().__init__(path, form)
-        self._dispatches: set[tuple[int, int, int]] = set()
+        self._dispatches: set[tuple[int, int, int, int]] = set()
+        self._barriers = 0
 
     def take(self, row: Mapping[str, object]) -> None:
         """row: field (_TITLES, bytes) -> its cell."""
         number = partial(_number, row)
-        title, start, end = as_text(row.get("name")).strip(), number("start"), number("end")
-        if not title:
+        if "name" not in row:  # a line of another table
+            return
+        title, start, end = as_text(row["name"]).strip() or UNNAMED, number("start"), number("end")
+        if title == BARRIER:
+            self._barriers += 1
             return
         if start is None or end is None or not 0 < start <= end < NO_TIME:
             self.untimed += 1
             return
         dispatch = number("dispatch")
         gpu = next((found for place in ("gpu", "to", "from") if (found := number(place)) is not None), 0)
-        if dispatch is not None:
-            if (gpu, dispatch, start) in self._dispatches:
-                return
-            self._dispatches.add((gpu, dispatch, start))
-        kind, name = operation(_CLONE.sub("", title))
         process, queue = number("process") or 0, number("queue") or 0
+        if dispatch is not None:
+            known = len(self._dispatches)
+            self._dispatches.add((process, gpu, dispatch, start))
+            if len(self._dispatches) == known:
+                return
+        kind, name = operation(_CLONE.sub("", title))
         self.held.append(Span(kind, name, start, end, process, gpu, queue, bytes=number("bytes") or 0))
         sizes = [size for axis in AXES if (size := number(axis)) is not None]
         if kind is SpanKind.KERNEL and len(sizes) == len(AXES) and all(sizes[3:]):
@@ -79,6 +87,8 @@ class RocprofProfile(InMemoryProfile):
     def settle(self) -> None:
         self._dispatches.clear()
         super().settle()
+        if self._barriers:
+            self.warnings.append(f"left out: {counted(self._barriers, 'barrier packet')}, where a queue only waited")
 
 
 def _number(row: Mapping[str, object], title: str) -> int | None:
@@ -147,7 +157,7 @@ def _take_process(profile: RocprofProfile, process: dict[str, Any], gpus: dict[s
         take(
             record,
             str(about("agent_id", "handle")),
-            kernel.get("formatted_kernel_name") or kernel.get("kernel_name") or "kernel without a name",
+            kernel.get("formatted_kernel_name") or kernel.get("kernel_name") or UNNAMED,
             dispatch=about("dispatch_id"),
             registers=kernel.get("arch_vgpr_count"),
             shared=about("group_segment_size"),
