@@ -167,7 +167,7 @@ def found(ended):
 
 
 def test_there_are_enough():
-    assert len(EVERY) >= 197 and len(EVERY_HONEST) >= 22
+    assert len(EVERY) >= 197 and len(EVERY_HONEST) >= 23
     assert {each["CLASS"] for each in EXPLOITS.values()} == {each["CLASS"] for each in EVERY.values()}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -15,6 +16,13 @@ from kernelderby.catalog import Definition, Solution
 from kernelderby.measure.wire.sources import import_file, write_once
 
 PYTHON_LANGUAGES = ("python", "triton", "tilelang")
+_BY_NAME = """from pathlib import Path
+
+from kernelderby.measure.wire.sources import import_file
+
+path = Path({path!r})
+import_file(path, __name__, path.parent)
+"""
 
 
 class BuildFailed(Exception):
@@ -54,12 +62,15 @@ def solution_module(solution: Solution) -> ModuleType:
 
 
 def _module_name(solution: Solution) -> str:
-    return f"kernelderby_solution_{solution.name}_{solution.text_hash}"
+    """Without dots, so that it can be imported."""
+    return re.sub(r"\W", "_", f"kernelderby_solution_{solution.name}_{solution.text_hash}")
 
 
 def _imported(path: Path, name: str) -> ModuleType:
     if path.suffix != ".py":
         raise BuildFailed(f"{path.name}: is no Python file; name a .py file")
+    # A process that multiprocessing starts anew (spawn) gets this sys.path and imports the module by its name.
+    sys.path.append(str(write_once(f"by-name-{name}", {f"{name}.py": _BY_NAME.format(path=str(path))})))
     return import_file(path, name, path.parent)
 
 
