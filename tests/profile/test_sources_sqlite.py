@@ -156,6 +156,10 @@ def test_whole_graph_launches_are_a_warning_or_alone_an_error(tmp_path):
         export.graph(3_000_000, 4_500_000)
     (warning,) = open_profile(tmp_path / "some.sqlite").warnings
     assert warning.startswith("2 CUDA graph launches (3.5 ms)") and "--cuda-graph-trace=node" in warning
+    with sqlite3.connect(tmp_path / "some.sqlite") as connection:
+        connection.execute("ALTER TABLE CUPTI_ACTIVITY_KIND_GRAPH_TRACE RENAME COLUMN start TO begin")
+    (warning,) = open_profile(tmp_path / "some.sqlite").warnings
+    assert warning.startswith("2 CUDA graph launches were recorded whole")
     with Export(tmp_path / "only.sqlite") as export:
         export.graph(10, 20)
     with pytest.raises(DerbyError, match="--cuda-graph-trace=node"):
@@ -249,6 +253,19 @@ def test_bad_text_in_a_range_is_no_crash(tmp_path):
         export.nvtx("x", 40, 70)
         export.connection.execute("UPDATE NVTX_EVENTS SET text = CAST(x'ff41' AS TEXT)")
     assert next(open_profile(tmp_path / "a.sqlite").spans()).ranges == ("�A",)
+
+
+@pytest.mark.parametrize("odd", [False, True])
+def test_a_range_with_an_empty_text_is_unnamed(tmp_path, odd):
+    with Export(tmp_path / "a.sqlite") as export:
+        export.kernel("k", 100, 110, 1)
+        export.call("cudaLaunchKernel", 50, 60, 1)
+        export.nvtx("", 40, 70)
+        if odd:
+            export.connection.execute("INSERT INTO NVTX_EVENTS (start, end, eventType, text) VALUES ('x', 1, 59, 'y')")
+    profile = open_profile(tmp_path / "a.sqlite")
+    assert next(profile.spans()).ranges == ("(unnamed range)",)
+    assert [each.name for each in profile.range_instances()] == ["(unnamed range)"]
 
 
 @pytest.mark.parametrize("seed", range(20))

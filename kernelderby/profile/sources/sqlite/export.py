@@ -307,10 +307,12 @@ def _nothing(schema: Schema) -> str:
 def _warnings(connection: sqlite3.Connection, schema: Schema, dropped: int) -> Iterator[str]:
     graphs = schema.table(GRAPH_TRACE)
     if graphs is not None:
-        count, total = connection.execute(f'SELECT count(*), total("end" - start) FROM {graphs.name}').fetchone()
+        time = 'total("end" - start)' if {"start", "end"} <= graphs.columns else "NULL"
+        count, total = connection.execute(f"SELECT count(*), {time} FROM {graphs.name}").fetchone()
+        took = "" if total is None else f" ({total / 1e6:.1f} ms)"
         yield (
-            f"{count:,} CUDA graph launches ({total / 1e6:.1f} ms) were recorded whole, their kernels are missing; "
-            "profile again with --cuda-graph-trace=node"
+            f"{count:,} CUDA graph launches{took} were recorded whole: their kernels are missing, their time "
+            "counts as idle; profile again with --cuda-graph-trace=node"
         )
     if dropped:
         yield f"left out: {counted(dropped, 'GPU operation')} without valid times"

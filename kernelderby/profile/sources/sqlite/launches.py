@@ -178,7 +178,7 @@ def _range_source(schema: Schema) -> tuple[str, str] | None:
     table = schema.table(NVTX)
     if table is None or not {"start", "end", "globalTid"} <= table.columns:
         return None
-    name = "n.text" if "text" in table.columns else "NULL"
+    name = "nullif(n.text, '')" if "text" in table.columns else "NULL"
     join = ""
     if "textId" in table.columns and schema.table("StringIds"):
         name = f"coalesce({name}, s.value)"
