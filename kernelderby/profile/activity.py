@@ -13,6 +13,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -26,6 +27,7 @@ from kernelderby.profile.names import unnumbered
 from kernelderby.profile.spans import ApiSum, LaunchShape, MemoryUse, Profile, Span, SpanKind
 from kernelderby.profile.timeline import gpu_label
 from kernelderby.store.bounds import expect_few
+from kernelderby.store.counts import counted
 
 CAUSES = ("host late", "synchronisation", "communication", "dependency", "unknown")
 
@@ -93,7 +95,10 @@ def activity_of(profile: Profile) -> Activity:
     places: dict[tuple[int, int], _Gpu] = {}
     waits = _Waits(profile.waits())
     inside: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    early, earliest = 0, 0
     for span, launch, _ in profile.launched():
+        if launch is not None and launch > span.start_ns:
+            early, earliest = early + 1, max(earliest, launch - span.start_ns)
         place = span.process, span.device
         state = places.get(place)
         if state is None:
@@ -115,10 +120,19 @@ def activity_of(profile: Profile) -> Activity:
         tuple(profile.api_sums()),
         tuple(profile.launch_shapes()),
         profile.unlinked_launches,
-        tuple(dict.fromkeys(profile.warnings)),
+        tuple(dict.fromkeys((*profile.warnings, *_clocks(early, earliest)))),
         critical_path(profile),
         tuple(profile.memory()),
     )
+
+
+def _clocks(early: int, by_ns: int) -> Iterator[str]:
+    """early: operations that start before their launch, at most by by_ns."""
+    if early:
+        yield (
+            f"{counted(early, 'operation starts', 'operations start')} before the launch, by up to {by_ns / 1e3:.1f} us: the clocks of host "
+            "and GPU differ, so launch, queue and the causes of idle time may be wrong"
+        )
 
 
 def _ranges(profile: Profile, inside: dict[str, list[int]]) -> tuple[RangeActivity, ...]:

@@ -302,3 +302,13 @@ def test_memory_of_a_trace(tmp_path):
         50,
         4096,
     )
+
+
+def test_work_before_its_launch_is_told(tmp_path):
+    """The clock of the GPU is 4.9 us behind the host's."""
+    with Export(tmp_path / "a.sqlite") as export:
+        for number in range(3):
+            export.call("cudaLaunchKernel", number * 1000 + 5000, number * 1000 + 5010, number + 1)
+            export.kernel("k", number * 1000 + 100, number * 1000 + 700, number + 1)
+    (told,) = activity_of(open_profile(tmp_path / "a.sqlite")).warnings
+    assert told.startswith("3 operations start before the launch, by up to 4.9 us: the clocks of host and GPU differ")
