@@ -129,9 +129,10 @@ def activity_of(profile: Profile) -> Activity:
 def _clocks(early: int, by_ns: int) -> Iterator[str]:
     """early: operations that start before their launch, at most by by_ns."""
     if early:
+        told = counted(early, "operation starts", "operations start")
         yield (
-            f"{counted(early, 'operation starts', 'operations start')} before the launch, by up to {by_ns / 1e3:.1f} us: the clocks of host "
-            "and GPU differ, so launch, queue and the causes of idle time may be wrong"
+            f"{told} before the launch, by up to {by_ns / 1e3:.1f} us: "
+            "the clocks of host and GPU differ, so launch, queue and the causes of idle time may be wrong"
         )
 
 

@@ -68,6 +68,11 @@ def unpacked(path: Path, packed: bool) -> bytes:
     return b"".join(pieces)
 
 
+def decoded(data: bytes, errors: str = "strict") -> str:
+    """A file's text: UTF-16 with its mark, as PowerShell's `>` writes it, otherwise UTF-8 with or without one."""
+    return data.decode("utf-16" if data.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8-sig", errors)
+
+
 def read_bytes(path: Path, largest: int = LARGEST) -> bytes:
     """The bytes of a regular file, as many as its size says (files of /proc say 0, and some never end). DerbyError if
     it cannot be read or is too large."""

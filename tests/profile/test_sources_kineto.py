@@ -3,6 +3,7 @@
 import gzip
 import json
 import random
+import re
 import zipfile
 
 import pytest
@@ -96,6 +97,22 @@ def test_gzipped_and_as_a_bare_list_and_with_the_categories_of_torch_1(tmp_path)
     profile = open_profile(path)
     expected = open_profile(write(tmp_path, trace(*WORK)))
     assert list(profile.spans()) == list(expected.spans()) and profile.gpu is None
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-be"])
+def test_encodings(tmp_path, encoding):
+    path = tmp_path / "trace.json"
+    path.write_bytes(("\ufeff" * encoding.endswith("be") + json.dumps(trace(*WORK))).encode(encoding))
+    assert list(open_profile(path).spans()) == list(open_profile(write(tmp_path, trace(*WORK), "b.json")).spans())
+
+
+def test_gpu_work_in_two_halves_is_left_out_and_counted(tmp_path):
+    halves = [{**WORK[7], "ph": "B"}, {**WORK[7], "ph": "E"}, {**WORK[0], "ph": "B"}]
+    told = r"left out: 1 GPU operation in two halves \(ph B and E\)"
+    profile = open_profile(write(tmp_path, trace(*WORK, *halves)))
+    assert re.match(told, profile.warnings[-1]) and len(list(profile.spans())) == 5
+    with pytest.raises(DerbyError, match=rf"no GPU work in the trace \({told}"):
+        open_profile(write(tmp_path, trace(*halves), "halves.json"))
 
 
 def test_a_trace_of_the_gpu_alone_has_ranges_by_time(tmp_path):

@@ -16,7 +16,7 @@ from kernelderby.errors import DerbyError
 from kernelderby.profile.operators import ARGUMENTS, OPERATORS
 from kernelderby.profile.sources.rocprof import TOOL
 from kernelderby.profile.spans import SpanKind
-from kernelderby.store.files import unpacked
+from kernelderby.store.files import decoded, unpacked
 
 GPU = {
     "kernel": SpanKind.KERNEL,
@@ -42,14 +42,14 @@ _XLA_COPY = re.compile(r"Memcpy(?P<from>[HDP])2(?P<to>[HDP])")
 _XLA_BYTES = re.compile(r"\bsize:(?P<bytes>[0-9]{1,18})\b")
 
 
-def load(path: Path, packed: bool, operators: bool = False) -> tuple[object, bool]:
-    """The document without unneeded events, and whether it is XLA's. Numbers with a fraction stay text, since a time of
-    1.7e15 us has no nanoseconds left as a float. operators: keep the framework's operators with their arguments.
+def load(path: Path, packed: bool, operators: bool = False) -> tuple[object, Wanted]:
+    """The document without unneeded events, and what was found on the way. Numbers with a fraction stay text, since a time
+    of 1.7e15 us has no nanoseconds left as a float. operators: keep the framework's operators with their arguments.
     DerbyError if the file is not JSON."""
-    wanted = _Wanted(operators)
+    wanted = Wanted(operators)
     try:
-        text = unpacked(path, packed).decode("utf-8-sig")
-        return json.loads(text, object_hook=wanted.of, parse_float=str), wanted.is_xla
+        text = decoded(unpacked(path, packed))
+        return json.loads(text, object_hook=wanted.of, parse_float=str), wanted
     except json.JSONDecodeError as error:
         raise DerbyError(f"{path}:{error.lineno}: no valid JSON ({error.msg}), cut off or damaged; {MEND}") from None
     except UnicodeDecodeError as error:
@@ -60,12 +60,14 @@ def load(path: Path, packed: bool, operators: bool = False) -> tuple[object, boo
         raise DerbyError(f"{path}: JSON, but no trace of torch.profiler (nested too deeply); {MEND}") from None
 
 
-class _Wanted:
-    """Decides which objects of the file are kept, and rewrites XLA's in Kineto's form."""
+class Wanted:
+    """Decides which objects of the file are kept, and rewrites XLA's in Kineto's form. halves: number of beginnings of
+    GPU work (phase B), which are not read."""
 
     def __init__(self, operators: bool) -> None:
         self._kept = _KEPT | OPERATORS if operators else _KEPT
         self._args = _ARGS | ARGUMENTS if operators else _ARGS
+        self.halves = 0
         self._devices: dict[object, int] = {}  # process -> GPU
         self._streams: dict[tuple[object, object], int] = {}  # process and thread -> stream
 
@@ -88,6 +90,8 @@ class _Wanted:
             if category == MODULES:
                 return value if str(value.get("name")).startswith(MODULE) else None
             return value if str(category).lower() in self._kept else None
+        elif value["ph"] == "B":
+            self.halves += str(value.get("cat")).lower() in GPU
         return None
 
     def _learn(self, value: dict[str, Any]) -> None:

@@ -131,7 +131,7 @@ class KinetoProfile(InMemoryProfile):
 def open_kineto(path: Path, packed: bool = False, operators: bool = False) -> Profile:
     """operators: with the framework's operators (issued()); a trace of a graph's capture then needs no GPU work.
     DerbyError if the JSON is truncated, is not a trace, or has no GPU work."""
-    document, is_xla = load(path, packed, operators)
+    document, found = load(path, packed, operators)
     events = document.get("traceEvents") if isinstance(document, dict) else document
     if isinstance(document, dict) and TOOL in document:
         return open_rocprof_json(path, packed)
@@ -142,11 +142,14 @@ def open_kineto(path: Path, packed: bool = False, operators: bool = False) -> Pr
     try:
         profile = KinetoProfile(path, _gpu(document), events, operators)
         profile.compute_capability = _capability(document)
-        profile.form = "JAX trace" if is_xla else profile.form
+        profile.form = "JAX trace" if found.is_xla else profile.form
         held = [(_nanoseconds(event.get("ts")), _args(event)) for event in kept if event.get("ph") == "i"]
         profile.memory_use = tuple(_memory_of((time, args) for time, args in held if time is not None))
     except (KeyError, TypeError, ValueError, ArithmeticError) as error:
         raise DerbyError(f"{path}: an event of the trace is malformed ({error!r}); {MEND}") from None
+    if found.halves:
+        told = counted(found.halves, "GPU operation")
+        profile.warnings.append(f"left out: {told} in two halves (ph B and E); write whole events (ph X)")
     if not profile.captured_graphs():
         profile.expect_work("profile code that uses the GPU, activities=[CPU, CUDA]", "the trace")
     return profile

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kernelderby.errors import DerbyError
-from kernelderby.store.files import read_bytes
+from kernelderby.store.files import decoded, read_bytes
 
 # ncu's units as it writes them. Percentages, counts and ratios are not converted.
 _UNITS = {
@@ -50,9 +50,7 @@ class CountedLaunch:
 
 def read_launches(path: Path) -> list[CountedLaunch]:
     """DerbyError: not such a CSV, no kernel, or a value that is not a number."""
-    raw = read_bytes(path)
-    encoding = "utf-16" if raw[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"  # UTF-16: PowerShell's redirection
-    text = raw.decode(encoding, errors="replace").splitlines()
+    text = decoded(read_bytes(path), "replace").splitlines()
     headers = (
         number for number, line in enumerate(text) if _HEADER.match(line) and any(map(line.__contains__, _KERNEL))
     )

@@ -11,7 +11,7 @@ from kernelderby.errors import DerbyError
 from kernelderby.profile.sources.report_file import SUFFIXES, open_report
 from kernelderby.profile.spans import Profile
 from kernelderby.store.bounds import now_reading
-from kernelderby.store.files import opened
+from kernelderby.store.files import decoded, opened
 
 _SQLITE = b"SQLite format 3\0"
 _PARQUET = b"PAR1"
@@ -110,7 +110,7 @@ def _open_text(path: Path, head: bytes, packed: bool, operators: bool) -> Profil
     from kernelderby.profile.sources.summary import JSON_ROW, open_summary, read_text
     from kernelderby.profile.sources.traces import HEADER, open_traces
 
-    text = head.decode("utf-8-sig", errors="replace").lstrip()
+    text = decoded(head, "replace").lstrip()
     if _COUNTERS.search(text):
         raise DerbyError(f"{path}: holds counters of Nsight Compute, no timeline; use `derby profile counters`")
     if JSON_ROW.match(text):

@@ -22,7 +22,7 @@ from kernelderby.profile.sources.operations import copy_name, operation
 from kernelderby.profile.sources.sqlite.schema import as_text
 from kernelderby.profile.spans import Span, SpanKind
 from kernelderby.store.counts import counted
-from kernelderby.store.files import unpacked
+from kernelderby.store.files import decoded, unpacked
 
 HEADER = re.compile(
     r'^"?(?:Guid"?,"?)?(?:Kind|Index|Correlation_Id|Dispatch_Id)"?,.*"?(?:End_Timestamp|EndNs)\b',
@@ -128,7 +128,7 @@ def open_rocprof_json(path: Path, packed: bool) -> RocprofProfile:
     """The file was read once, as JSON. DerbyError if it has no GPU work."""
     profile = RocprofProfile(path, "rocprofv3 JSON")
     gpus: dict[str, None] = {}
-    for process in _dicts(_at(json.loads(unpacked(path, packed).decode("utf-8-sig")), TOOL)):
+    for process in _dicts(_at(json.loads(decoded(unpacked(path, packed))), TOOL)):
         _take_process(profile, process, gpus)
     profile.gpu = ", ".join(gpus) or None
     profile.settle()

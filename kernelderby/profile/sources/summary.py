@@ -31,7 +31,7 @@ from kernelderby.profile.sources.operations import operation
 from kernelderby.profile.sources.tables import Block, blocks, json_blocks
 from kernelderby.profile.spans import ApiSum, KernelSum, Profile, Span, SpanKind
 from kernelderby.store.counts import counted
-from kernelderby.store.files import unpacked
+from kernelderby.store.files import decoded, unpacked
 
 KERNELS, BY_GRID, GPU, API, OTHER = "kernels", "kernels by grid", "all GPU work", "API calls", "other"
 MEMORY_TIME, MEMORY_SIZE = "memory operations by time", "memory operations by size"
@@ -132,9 +132,7 @@ def read_text(path: Path, packed: bool) -> str:
     data = unpacked(path, packed)
     if len(data) > _LARGEST:
         raise DerbyError(f"{path}: over {_LARGEST >> 20} MiB of text is no summary; give the SQLite export instead")
-    if data.startswith((b"\xff\xfe", b"\xfe\xff")):  # PowerShell's `>`
-        return data.decode("utf-16", errors="replace")
-    return data.decode("utf-8-sig", errors="replace")
+    return decoded(data, "replace")
 
 
 def _nothing(tables: dict[str, Any], others: list[str], text: str) -> str:
