@@ -33,14 +33,14 @@ from kernelderby.store.fields import expect_keys_once, lines_of
 from kernelderby.store.files import files_under, read_bytes
 
 
-class _Own(Struct):
+class _OwnSession(Struct):
     session: str | None = None
 
 
 class _OfSession(Struct):
     """A row, as far as its session."""
 
-    measurement: _Own
+    measurement: _OwnSession
 
 
 # Session -> (file, hash of the line) -> row; and why files could not be read.
