@@ -26,6 +26,7 @@ from kernelderby.store.bounds import bound_text, bounds, reading
 from kernelderby.store.counts import counted
 from kernelderby.store.fields import lines_in, suggestion
 from kernelderby.store.files import files_under, opened
+from kernelderby.store.names import alike
 
 T = TypeVar("T")
 _GPU, _PROTOCOL = attrgetter("gpu"), attrgetter("protocol")
@@ -88,13 +89,13 @@ class Catalog:
                     )
                 with reading(path):
                     definition = load_definition(path)
-                if twin := twins.get(definition.name.casefold()):
+                if twin := twins.get(alike(definition.name)):
                     raise DerbyError(f"{path}: name: {twin} has it too; {UNIQUE}")
             except DerbyError as error:
                 self._broken_definitions.setdefault(path.stem, str(error))
                 self.left_out(str(error))
                 continue
-            found[definition.name], twins[definition.name.casefold()] = definition, path
+            found[definition.name], twins[alike(definition.name)] = definition, path
         return found
 
     @cached_property

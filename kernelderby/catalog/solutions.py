@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Struct
 
 from kernelderby.catalog.model import Definition, Requires, Solution
+from kernelderby.catalog.reference import reference_solution
 from kernelderby.catalog.same_code import read_same_code
 from kernelderby.errors import DerbyError
 from kernelderby.rows.measurement import Stage
@@ -30,6 +31,7 @@ from kernelderby.store.fields import (
     unknown_fields,
 )
 from kernelderby.store.files import files_under, folders_below, is_inside
+from kernelderby.store.names import alike
 
 SOURCE_SUFFIXES = (".py", ".cu", ".cuh", ".cpp", ".h")
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([\w.-]+)"', re.MULTILINE)
@@ -134,28 +136,35 @@ def load_solutions(
 ) -> tuple[dict[str, Solution], dict[str, str]]:
     """Every solution of the set by name, and the problems of the left-out solutions by name. left_out gets a line for a
     solution that is left out, noted a line for a problem of one that stays. No alias takes the name of a solution,
-    wherever the two lie: somebody else's would be left out."""
+    wherever the two lie: somebody else's would be left out. Nor does anything but a definition's reference take its
+    name, under which it races."""
     solutions: dict[str, Solution] = {}
     problems: dict[str, str] = {}
     with_hashes = read_same_code(root, noted)
-    twins: dict[str, Solution] = {}
+    references = {alike(each.name): each for each in map(reference_solution, definitions.values())}
+    twins = dict(references)
     for path in _all(root, left_out):
         is_folder = path.is_dir()
         try:
             with reading(path):
                 solution = with_hashes(read_folder(path, noted) if is_folder else read_packed(path))
+            reference = references.get(alike(solution.name))
+            if reference and (reference.name, reference.hash) == (solution.name, solution.hash):  # an exported one
+                del references[alike(solution.name)], twins[alike(solution.name)]
             _expect_own(solution, "name", solution.name, twins)
             _check_place(solution, definitions)
         except DerbyError as error:
-            problems.setdefault(path.name if is_folder else path.stem, str(error))
+            name = path.name if is_folder else path.stem
+            if alike(name) not in references:  # that one is there
+                problems.setdefault(name, str(error))
             left_out(str(error))
             continue
-        solutions[solution.name] = twins[solution.name.casefold()] = solution
+        solutions[solution.name] = twins[alike(solution.name)] = solution
     for solution in [each for each in solutions.values() if each.aliases]:
         try:
             for alias in solution.aliases:
                 _expect_own(solution, "aliases", alias, twins)
-            twins |= {alias.casefold(): solution for alias in solution.aliases}
+            twins |= {alike(alias): solution for alias in solution.aliases}
         except DerbyError as error:
             problems.setdefault(solutions.pop(solution.name).name, str(error))
             left_out(str(error))
@@ -164,7 +173,7 @@ def load_solutions(
 
 def _expect_own(solution: Solution, field: str, name: str, others: Mapping[str, Solution]) -> None:
     """DerbyError unless nobody has the name, as flashinfer-bench demands."""
-    twin = others.get(name.casefold(), solution)
+    twin = others.get(alike(name), solution)
     if twin is not solution:
         where = solution.folder or solution.json_path
         raise DerbyError(f"{where}: {field}: {name!r:.80}: {twin.folder or twin.json_path} has it too; {UNIQUE}")

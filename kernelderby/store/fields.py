@@ -30,8 +30,13 @@ from kernelderby.store.files import LARGEST_TEXT, read_bytes, relative_problem
 T = TypeVar("T")
 
 _LARGEST = 1.7976931348623157e308  # of the finite doubles
-# Control characters, and what moves or hides letters: of two names that look alike one would rank beside the other.
-_UNSEEN = r"\x00-\x1f\x7f-\x9f\u00ad\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff"
+# Control characters, what moves, hides or varies letters, blanks that are no plain ones, and letters that are blank: of
+# two names that look alike one would rank beside the other.
+_UNSEEN = (
+    r"\x00-\x1f\x7f-\xa0\xad\u034f\u061c\u115f\u1160\u1680\u17b4\u17b5\u180b-\u180f\u2000-\u200f\u2028-\u202f"
+    r"\u205f-\u206f\u2800\u3000\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb"
+    r"\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
+)
 _NO_BREAK = re.compile(rb"[^\n]")
 EXPLAINED = 20  # broken lines of a file
 _MOST_PARTS = 50  # of a dotted key in TOML

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import unicodedata
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -13,6 +14,12 @@ from kernelderby.store.files import LARGEST_TEXT, entries, folders_below, read_b
 
 OPERATOR, SOLUTION = "operator", "solution"
 REFERENCE = "_reference"  # OPERATOR_reference is a solution: plain torch to race against
+
+
+def alike(name: str) -> str:
+    """The same text for names of which the set may have one: that differ in case alone, of which some file systems have
+    one file for both, or in how their letters are written (composed or not, of full width), which nobody sees."""
+    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
 
 
 def names_in(root: Path, kind: str) -> Iterator[str]:

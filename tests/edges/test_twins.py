@@ -6,6 +6,7 @@ import pytest
 from mutating import run
 from test_strangers import DEFINITION, TRACES, WORKLOADS, D, edit
 
+from kernelderby.catalog import Catalog
 from kernelderby.errors import DerbyError
 from kernelderby.store.fields import expect_keys_once
 
@@ -16,6 +17,12 @@ PACKED = f"{FAST}.json"
 @pytest.fixture
 def without_torch(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+
+
+def copied_as(root, name):
+    """The packed solution once more, under another name."""
+    other = json.loads((root / PACKED).read_text()) | {"name": name}
+    (root / f"solutions/alice/toy/{D}/{name}.json").write_text(json.dumps(other))
 
 
 def is_told(root, *words, verb=("list",)):
@@ -89,6 +96,44 @@ def test_two_solutions_that_differ_in_case(small_set, without_torch):
     text = (small_set / PACKED).read_text().replace('"toy_fast"', '"TOY_FAST"')
     (small_set / f"solutions/alice/toy/{D}/TOY_FAST.json").write_text(text)
     assert is_told(small_set, "name:", "has it too", "whatever their case")
+
+
+@pytest.mark.parametrize("twin", ["toy_\uff46\uff41\uff53\uff54", "toy_fa\u017ft"])
+def test_two_solutions_whose_letters_are_written_in_two_ways(small_set, without_torch, twin):
+    copied_as(small_set, twin)
+    assert is_told(small_set, "name:", "has it too")
+
+
+@pytest.mark.parametrize("letter", "\ufe0f\u3164\u115f\u2800\u034f\u00a0\u2003\U000e0061\u180b\U0001d173")
+def test_a_solution_whose_name_holds_a_letter_that_nobody_sees(small_set, without_torch, letter):
+    twin = f"toy_{letter}fast"
+    copied_as(small_set, twin)
+    assert is_told(small_set, "name: must be", "unseen ones")
+
+
+@pytest.mark.parametrize("field", ["name", "aliases"])
+def test_a_solution_that_takes_the_references_name(small_set, without_torch, field):
+    """It would race as plain torch."""
+    name = f"{D}_reference"
+    if field == "name":
+        copied_as(small_set, name)
+    else:
+        toml = small_set / FAST / "solution.toml"
+        toml.write_text(f'aliases = ["{name}"]\n' + toml.read_text())
+    assert is_told(small_set, f"{field}:", f"{D}.json has it too")
+    assert Catalog.open(small_set).solution(name).author == "baseline"
+
+
+def test_an_exported_reference_is_one(small_set, without_torch):
+    reference = Catalog.open(small_set).solution(f"{D}_reference")
+    folder = small_set / f"solutions/baseline/toy/{D}"
+    folder.mkdir(parents=True, exist_ok=True)
+    spec = {"language": "python", "entry_point": "main.py::run", "destination_passing_style": False}
+    sources = [{"path": "main.py", "content": reference.sources["main.py"]}]
+    about = {"name": reference.name, "definition": D, "author": "baseline", "spec": spec, "sources": sources}
+    (folder / f"{reference.name}.json").write_text(json.dumps(about))
+    catalog = Catalog.open(small_set)
+    assert catalog.solutions[reference.name].hash == reference.hash and not catalog.warnings
 
 
 def test_a_scalar_and_an_axis_of_one_name(small_set, without_torch):
