@@ -43,9 +43,9 @@ _XLA_BYTES = re.compile(r"\bsize:(?P<bytes>[0-9]{1,18})\b")
 
 
 def load(path: Path, packed: bool, operators: bool = False) -> tuple[object, Wanted]:
-    """The document without unneeded events, and what was found on the way. Numbers with a fraction stay text, since a time
-    of 1.7e15 us has no nanoseconds left as a float. operators: keep the framework's operators with their arguments.
-    DerbyError if the file is not JSON."""
+    """The document without unneeded events, and what was found on the way. Numbers with a fraction stay text, since a
+    time of 1.7e15 us has no nanoseconds left as a float. operators: keep the framework's operators with their
+    arguments. DerbyError if the file is not JSON."""
     wanted = Wanted(operators)
     try:
         text = decoded(unpacked(path, packed))
