@@ -108,6 +108,21 @@ def test_a_changed_seal_does_not(sealed, change, again, told):
     assert any(told in problem for problem in seal_problems(verified)), verified.problems
 
 
+def test_a_commitment_fits_one_secret_alone(sealed):
+    root, seal = sealed
+    session = json.loads(seal.read_text().splitlines()[0])["session"]
+    assert commitment(session, f"a\n{'0' * 32}") == commitment(f"{session}\na", "0" * 32)
+
+    def of_lines(entries):
+        secret = "\n".join(["0" * 32] * 2)
+        entries[0]["commitment"], entries[-1]["secret"] = commitment(session, secret), secret
+        return entries
+
+    rewritten(seal, of_lines, again=True)
+    (verified,) = verify(root)
+    assert "the secret is not the one that was committed to" in seal_problems(verified), verified.problems
+
+
 def test_a_field_that_stands_twice_breaks_the_chain(sealed):
     root, seal = sealed
     text = seal.read_text()

@@ -7,12 +7,18 @@ kind of device.
 from __future__ import annotations
 
 import hashlib
+import re
 import secrets
 
 
 def drawn() -> str:
     """A new one: 32 hex digits."""
     return secrets.token_hex(16)
+
+
+def is_drawn(secret: str) -> bool:
+    """Whether drawn() could have given it."""
+    return re.fullmatch("[0-9a-f]{32}", secret) is not None
 
 
 def of_workload(session: str, uuid: str, apart: str = "") -> str:

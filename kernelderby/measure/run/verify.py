@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from kernelderby.errors import DerbyError
-from kernelderby.measure.judge.secret import of_workload
+from kernelderby.measure.judge.secret import is_drawn, of_workload
 from kernelderby.measure.run.seal import (
     FOLDER,
     NAMESPACE,
@@ -86,7 +86,9 @@ def _verified(
     if last.get("kind") != "end":
         verified.problems.append(SealProblem(SealDefect.NO_END))
     else:
-        if commitment(verified.session, str(last.get("secret"))) != verified.commitment:
+        secret = str(last.get("secret"))
+        # Of a secret of several lines, the first ones could be told as the session's: one commitment, many secrets.
+        if not is_drawn(secret) or commitment(verified.session, secret) != verified.commitment:
             verified.problems.append(SealProblem(SealDefect.OTHER_SECRET))
         if last.get("rows") != len(sealed):
             verified.problems.append(SealProblem(SealDefect.ROW_COUNT, len(sealed), str(last.get("rows"))))
