@@ -130,7 +130,8 @@ class SelectedProfile(Profile):
                 self.timelines = timelines  # computed without spans
         for name in _OF_THE_WHOLE:
             setattr(self, name, getattr(self.profile, name))
-        self.warnings.append(f"only {selection}; host calls cover the whole profile")
+        if not selection.is_all:
+            self.warnings.append(f"only {selection}; host calls cover the whole profile")
 
     def spans(self) -> Iterator[Span]:
         if self.rest.is_all:
@@ -212,7 +213,7 @@ class StepsOfKind(SelectedProfile):
     ) -> None:
         super().__init__(profile, Selection())
         self.warnings = list(profile.warnings)
-        self.form = f"{profile.form}, {title}"
+        self.form = f"{profile.form}, {title}" if title else profile.form
         self.windows = windows
 
     def spans(self) -> Iterator[Span]:

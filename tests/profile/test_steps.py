@@ -9,6 +9,7 @@ from memory_profile import EventProfile, sums
 from kernelderby.errors import DerbyError
 from kernelderby.profile import intervals
 from kernelderby.profile.compare.kernels import compare_kernels
+from kernelderby.profile.filters import StepsOfKind
 from kernelderby.profile.spans import RangeInstance, Span, SpanKind
 from kernelderby.profile.steps.annotations import read_annotation
 from kernelderby.profile.steps.find import steps_of
@@ -289,3 +290,10 @@ def test_the_tables_fit_eighty_columns_and_every_form_has_the_steps():
         "idle",
     ]
     assert "| wall |" in answer.to_markdown()
+
+
+def test_steps_of_a_kind_are_no_warning_of_the_profile():
+    profile = serving()
+    part = StepsOfKind(profile, "", {"0:0": ([0], [50_000])})
+    assert profile.warnings == part.warnings == [] and part.form == profile.form
+    assert len(list(part.spans())) == 5
