@@ -498,6 +498,19 @@ def test_prefill_and_decode_have_columns_of_their_own(monkeypatch):
     ]
 
 
+def test_a_draft_whose_layers_run_on_from_step_to_step_says_what_to_do(monkeypatch):
+    """Ten steps of three layers, nothing between them: the period alone makes thirty layers of them."""
+    layer = [("qkv_gemm", 10), ("attn_fwd", 10), ("o_gemm", 10), ("silu", 10)]
+    spans = timeline(layer * 30)
+    end = spans[-1].end_ns
+    steps = [RangeInstance(0, n * end // 10, (n + 1) * end // 10 - 1, f"step[DECODE bs={n}]") for n in range(1, 10)]
+    profile = Recorded(Path("a.json"), "trace", True, spans)
+    profile.range_instances = lambda pattern=None: [RangeInstance(0, 0, end // 10 - 1, "step[EXTEND bs=2]"), *steps]
+    monkeypatch.setattr(layers_module, "open_profile", lambda path: profile)
+    with pytest.raises(DerbyError, match="set layers in it, and give it with --map"):
+        layer_table([Path("a.json")])
+
+
 @pytest.mark.parametrize("name", shipped())
 def test_shipped_maps_load(name):
     layer_map = load_map(name)

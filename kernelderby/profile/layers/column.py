@@ -10,7 +10,7 @@ import numpy as np
 
 from kernelderby.errors import DerbyError
 from kernelderby.profile import intervals
-from kernelderby.profile.layers.draft import longest_run
+from kernelderby.profile.layers.draft import DRAFT, longest_run
 from kernelderby.profile.layers.map import LayerLine, LayerMap
 from kernelderby.profile.layers.sums import (
     InseparableKernels,
@@ -71,10 +71,10 @@ def _check_fit(profile: Profile, layer_map: LayerMap, column: LayerColumn) -> No
     )
     passes = column.passes or 0.0
     if abs(passes - round(passes)) > _WHOLE:
-        raise DerbyError(
-            f"{profile.path}: the map does not fit: {said}, which makes {passes:.2f} passes; set layers in a copy of "
-            "it, or leave --map out for a draft"
-        )
+        mend = "set layers in a copy of it, or leave --map out for a draft"
+        if layer_map.name == DRAFT:  # steps followed one another without a kernel between their layers
+            mend = "write the draft with --draft FILE, set layers in it, and give it with --map"
+        raise DerbyError(f"{profile.path}: the map does not fit: {said}, which makes {passes:.2f} passes; {mend}")
     column.facts.append(f"WARNING: {said}: the map may be another model's")
 
 

@@ -22,6 +22,7 @@ from kernelderby.profile.spans import Profile, Span, SpanKind
 from kernelderby.profile.steps.period import LEAST, Period, layer_period
 from kernelderby.store.counts import counted
 
+DRAFT = "draft"  # the name of a map that nobody has written yet
 RARE = 0.05  # share of the repetitions that must have a kernel at a place, for the kernel to be part of the layer
 _PREFIX = 80  # letters of a name in a pattern; generated names have their tile after that
 _MODULE = re.compile(r"^nn\.Module: (?P<kind>.+?)_(?P<number>\d+)$")
@@ -43,7 +44,7 @@ class Draft:
     how: str
 
     def layer_map(self, path: Path) -> LayerMap:
-        return parse_map("draft", self.data, path)
+        return parse_map(DRAFT, self.data, path)
 
     def text(self) -> str:
         """The text of a layer map's file."""
