@@ -255,6 +255,25 @@ def test_bad_text_in_a_range_is_no_crash(tmp_path):
     assert next(open_profile(tmp_path / "a.sqlite").spans()).ranges == ("�A",)
 
 
+@pytest.mark.parametrize("generation", GENERATIONS)
+@pytest.mark.parametrize("step", [0, 1 << 32])
+def test_ids_that_come_again_are_those_of_the_last_call_before_the_work(tmp_path, generation, step):
+    """After 2^32 launches. Ids beyond 32 bits, as other tools write them, fall on the same ids."""
+    with Export(tmp_path / "a.sqlite", generation) as export:
+        for number, now in enumerate((1000, 20_000, 300_000)):
+            for launch in (1, 2):
+                start, correlation = now + launch * 100, number * step + launch
+                export.call("cudaLaunchKernel_v7000", start, start + 50, correlation)
+                if export.old:
+                    export.call("cudaLaunchKernel", start + 2, start + 9, correlation, event_class=67)
+                    export.call("cudaLaunchKernel", start + 20, start + 29, correlation, event_class=67)
+                export.kernel("k", start + 60, start + 90, correlation)
+            export.nvtx(f"turn {number}", now, now + 900)
+    launched = list(open_profile(tmp_path / "a.sqlite").launched())
+    assert [span.start_ns - launch for span, launch, _ in launched] == [60] * 6
+    assert [span.ranges for span, _, _ in launched] == [(f"turn {number}",) for number in (0, 0, 1, 1, 2, 2)]
+
+
 @pytest.mark.parametrize("odd", [False, True])
 def test_a_range_with_an_empty_text_is_unnamed(tmp_path, odd):
     with Export(tmp_path / "a.sqlite") as export:

@@ -104,8 +104,8 @@ class SqliteProfile(Profile):
                 called: Iterable[tuple[int, int] | tuple[None, None]] = repeat((None, None), len(rows))
                 if launches is not None:
                     keys = rows[:, 5]
-                    called = launches.times(keys) if times else called
-                    ranges, linked = launches.find(keys)
+                    called = launches.times(keys, rows[:, 0]) if times else called
+                    ranges, linked = launches.find(keys, rows[:, 0])
                     if not linked.all():
                         unlinked += int((~linked & (rows[:, 3] & 3 == 0)).sum())
                 yield zip(*rows.T.tolist(), strict=True), places, ranges, called

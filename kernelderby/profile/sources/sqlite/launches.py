@@ -34,28 +34,39 @@ def key_of(process: str, correlation: str) -> str:
 
 
 class Launches:
-    """Launch key -> nesting of ranges. keys: sorted, unique. nesting: for each key an index into `paths`. starts, ends:
-    of the calls, if requested."""
+    """Launch key -> nesting of ranges. keys: sorted. nesting: for each key an index into `paths`. starts, ends: of the
+    calls, if requested. began: starts of the calls, if a key comes again later."""
 
     def __init__(self, keys: np.ndarray, nesting: np.ndarray, paths: list[tuple[str, ...]]):
         self.keys, self.nesting, self.paths = keys, nesting, paths
-        self.starts = self.ends = np.empty(0, np.int64)
+        self.starts = self.ends = self.began = np.empty(0, np.int64)
 
-    def times(self, keys: np.ndarray) -> list[tuple[int, int] | tuple[None, None]]:
-        """Start and end of the call of each key."""
+    def _places(self, keys: np.ndarray, before: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+        """For each key the place of its call, and whether it has one. Of several calls with one key, the last that
+        began before the work did."""
+        first = np.searchsorted(self.keys, keys)
+        places = np.minimum(first, len(self.keys) - 1)
+        if before is not None and len(self.began):
+            beyond = np.searchsorted(self.keys, keys, side="right")
+            for work in np.flatnonzero(beyond - first > 1).tolist():
+                calls = self.began[first[work] : beyond[work]]
+                places[work] += max(int(np.searchsorted(calls, before[work], side="right")) - 1, 0)
+        return places, self.keys[places] == keys
+
+    def times(self, keys: np.ndarray, before: np.ndarray) -> list[tuple[int, int] | tuple[None, None]]:
+        """Start and end of the call of each key. before: the starts of the work."""
         if not len(self.starts):
             return [(None, None)] * len(keys)
-        places = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
-        linked = (self.keys[places] == keys).tolist()
+        places, known = self._places(keys, before)
+        linked = known.tolist()
         starts, ends = self.starts[places].tolist(), self.ends[places].tolist()
         return [(start, end) if known else (None, None) for start, end, known in zip(starts, ends, linked, strict=True)]
 
-    def find(self, keys: np.ndarray) -> tuple[list[tuple[str, ...]], np.ndarray]:
-        """For each key its ranges, and whether it has a launch."""
+    def find(self, keys: np.ndarray, before: np.ndarray | None = None) -> tuple[list[tuple[str, ...]], np.ndarray]:
+        """For each key its ranges, and whether it has a launch. before: the starts of the work."""
         if not len(self.keys):
             return [()] * len(keys), np.zeros(len(keys), dtype=bool)
-        places = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
-        linked = self.keys[places] == keys
+        places, linked = self._places(keys, before)
         paths = self.paths
         return [paths[index] for index in np.where(linked, self.nesting[places], 0).tolist()], linked
 
@@ -65,14 +76,16 @@ def read_launches(
 ) -> Launches:
     """with_processes: whether GPU rows have their process; otherwise only ids can be joined. If an id has two calls
     (old exports have cudaLaunchKernel around its own versioned row), the outermost counts: the one that starts first.
-    times: keep starts and ends, 16 bytes more per call.
+    Ids can come again, after 2^32 of them; then each call counts that began after the one before had ended. times: keep
+    starts and ends, 16 bytes more per call.
     """
     table = schema.table(RUNTIME)
     if table is None or not {"correlationId", "globalTid", "start"} <= table.columns:
         return Launches(np.empty(0, np.int64), np.empty(0, np.int32), [()])
-    times = times and "end" in table.columns
+    ended = "end" in table.columns
+    times = times and ended
     timelines, paths = read_timelines(connection, schema) if ranges else ({}, [()])  # first, since it takes most memory
-    calls = _calls(connection, table, times)
+    calls = _calls(connection, table, ended)
     keys = calls[:, 0] & 0xFFFFFFFF
     if with_processes:
         keys |= (calls[:, 2] >> 24 & 0xFFFFFF) << 32
@@ -80,6 +93,8 @@ def read_launches(
     keys = keys[order]
     first = np.ones(len(keys), dtype=bool)
     first[1:] = keys[1:] != keys[:-1]
+    if ended and not first.all():
+        _keep_later(first, calls[order, 1], calls[order, 3])
     order, keys = order[first], keys[first]
     starts, threads = calls[order, 1], calls[order, 2]
     ends = calls[order, 3] if times else starts
@@ -91,7 +106,22 @@ def read_launches(
     found = Launches(keys, nesting, paths)
     if times:
         found.starts, found.ends = starts, ends
+    if len(keys) > 1 and (keys[1:] == keys[:-1]).any():
+        found.began = starts
     return found
+
+
+def _keep_later(first: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> None:
+    """Marks in `first` also the calls that begin after all earlier ones with their key have ended. Sorted by key, then
+    start; first: the first call of each key."""
+    several = ~first
+    several[:-1] |= ~first[1:]
+    mine = np.flatnonzero(several)
+    begins, starts, ends = first[mine], starts[mine], ends[mine]
+    ordered = np.sort(ends)
+    group = np.cumsum(begins) * len(mine)
+    latest = ordered[np.maximum.accumulate(group + np.searchsorted(ordered, ends)) - group]  # of a key up to here
+    first[mine[1:][starts[1:] >= latest[:-1]]] = True
 
 
 def _calls(connection: sqlite3.Connection, table: EventTable, times: bool) -> np.ndarray:
