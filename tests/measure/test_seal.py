@@ -285,6 +285,40 @@ def test_a_key_that_cannot_be_read_ends_the_run_before_it_begins(derby, sealed):
     assert (code, out) == (1, "") and "no.key: cannot be read" in err and err.count("\n") == 1
 
 
+REMEMBERS = """import os
+from pathlib import Path
+
+import torch
+
+PLACE = Path(os.environ["XDG_CACHE_HOME"], "seen")
+PLACE.parent.mkdir(parents=True, exist_ok=True)
+KNOWN = PLACE.exists()
+PLACE.write_text("an answer")
+
+
+def run(x, y, factor, out):
+    if KNOWN:
+        raise RuntimeError("it remembers")
+    torch.add(x, y, alpha=factor, out=out)
+"""
+
+
+def test_nobody_remembers_an_earlier_run_in_a_sealed_session(tmp_path):
+    from kernelderby.measure.run.runner import Runner
+
+    root, found = copied_set(tmp_path), []
+    (main,) = (root / "solutions").rglob("honest/main.py")
+    main.write_text(REMEMBERS)
+    for sealed in (False, True, False):
+        catalog = Catalog.open(root)
+        settings = Settings(rounds=1, most_rounds=1, iterations=2, timeout_seconds=30, again=True, sealed=sealed)
+        (row,) = Runner(catalog, CPU, settings, Observer()).run(
+            make_plan(catalog, CPU, settings, ["honest"], workloads=("8",))
+        )
+        found.append(row.status.value)
+    assert found == ["passed", "passed", "raised"], "in others it finds what it compiled"
+
+
 def test_each_workloads_secret_is_drawn_from_the_sessions(session):
     root, seal, secret, _ = session
     for row in Catalog.open(root).traces():

@@ -39,6 +39,12 @@ def of_run(base: Path, solution_hash: str) -> Path:
         return _claimed[key][0]
 
 
+def forget(base: Path, hashes: Collection[str]) -> None:
+    """These solutions begin their next run without anything of an earlier one."""
+    for each in hashes:
+        remove_tree(_kept(base, each))
+
+
 def end_run(passed: Collection[str]) -> None:
     """Called after the workers have ended. passed: the hashes of solutions that passed; what they leave replaces what
     they began with."""

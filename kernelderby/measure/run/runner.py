@@ -38,6 +38,7 @@ from kernelderby.measure.wire.process import WorkerProcess
 from kernelderby.measure.wire.quoted import shown
 from kernelderby.measure.wire.remote import RemoteExecutor
 from kernelderby.measure.wire.replies import Done, EmptyKernelTimes, Failed
+from kernelderby.measure.wire.sources import cache_folder
 from kernelderby.rows.measurement import Measurement, Status
 from kernelderby.store.counts import counted
 
@@ -117,9 +118,10 @@ class Runner:
 
     def _begin_seal(self, plan: Plan) -> None:
         """From now on each row and note also goes into the seal; the secret follows at the end of the run, in any
-        case."""
+        case. No solution finds what it has left in an earlier run, such as answers for inputs that are published."""
         self._ledger.seal = seal = Seal(self.catalog.root, self.machine.id, self.session)
         solutions = {each.name: each for job in plan.jobs for each in job.solutions}
+        caches.forget(cache_folder(), {each.text_hash for each in solutions.values()})
         about = {"gpu": self.machine.name, "protocol": self.machine.protocol, "version": __version__, "time": now()}
         about |= {name: str(self._ledger.environment.get(name, "")) for name in ("commit", "dirty")}
         promised = seal.begin(self.settings.secret, solutions.values(), about)
