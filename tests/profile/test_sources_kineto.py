@@ -288,3 +288,12 @@ def test_ids_of_several_processes_lead_to_no_call(tmp_path):
     ]
     assert profile.unlinked_launches == 2
     assert "several processes gave the same ids to their launches" in profile.warnings[0]
+
+
+def test_work_that_the_file_has_twice_counts_once(tmp_path):
+    """As in traces merged that overlap. Zero times and work without an id may be equal."""
+    once = [*step(100, 1), event("kernel", "z", 300, 0, 0, 7, correlation=9), event("kernel", "n", 400, 5, 0, 7)]
+    profile = open_profile(write(tmp_path, trace(*once, *once)))
+    assert [(row.name, row.instances) for row in profile.sums()] == [("n", 2), ("k", 1), ("z", 2)]
+    assert [call.calls for call in profile.api_sums()] == [1, 1]
+    assert "left out: 3 GPU operations and calls that the file has twice" in profile.warnings

@@ -45,8 +45,11 @@ class KinetoProfile(InMemoryProfile):
         super().__init__(path, "torch.profiler trace", gpu)
         host, work = _Host(), []
         host.operators.is_wanted = operators
+        twice = _Twice()
         for event in events:
             category = str(event["cat"]).lower()
+            if (category in GPU or category in CALLS) and twice.is_known(event):
+                continue
             if category in GPU:
                 work.append((event, GPU[category]))
             else:
@@ -61,6 +64,9 @@ class KinetoProfile(InMemoryProfile):
         ]
         self._unlinked = 0
         self._place(work, host)
+        if twice.count:
+            told = counted(twice.count, "GPU operation or call", "GPU operations and calls")
+            self.warnings.append(f"left out: {told} that the file has twice")
 
     def _place(self, work: list[tuple[dict[str, Any], SpanKind]], host: _Host) -> None:
         """Adds the GPU work as spans in order of start, each with the ranges around its launch."""
@@ -260,6 +266,28 @@ class _Host:
     def api_sums(self) -> list[ApiSum]:
         sums = [ApiSum(name, count, total) for name, (count, total) in self.calls.items()]
         return sorted(sums, key=lambda each: -each.total_ns)
+
+
+class _Twice:
+    """Finds GPU operations and calls that a file has twice, such as traces merged that overlap: nothing else has the
+    same id, and runs at the same time in the same place. count: number of those found."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._known: set[tuple[object, ...]] = set()
+
+    def is_known(self, event: dict[str, Any]) -> bool:
+        correlation = _args(event).get("correlation")
+        if not correlation or not event.get("dur"):
+            return False
+        key = (correlation, *(event.get(each) for each in ("ts", "dur", "pid", "tid", "name")))
+        try:
+            is_known = key in self._known
+            self._known.add(key)
+        except TypeError:  # a list is no id
+            return False
+        self.count += is_known
+        return is_known
 
 
 class _Nesting:
