@@ -18,6 +18,7 @@ from kernelderby.catalog.spaces import Sizes
 from kernelderby.profile.kernels.attribution import Role, attribute
 from kernelderby.profile.operators import LaunchOrigin, OperatorCall
 from kernelderby.profile.spans import Profile, Span, SpanKind
+from kernelderby.store.counts import counted
 
 # Numbers of neighbours before and after, the most telling first. The last ones are for the ends of a trace.
 WINDOWS = ((6, 6), (3, 3), (0, 9), (9, 0), (2, 2))
@@ -109,6 +110,9 @@ def capture(
         chains, unmapped = replayed(profile.path, both, graphs)
         replays.append(unmapped)
         tally.take(_work(both, chains))
+    if graphs and not tally.total_ns:
+        shown = counted(len(graphs), "CUDA graph")
+        warnings += (f"only the capture of {shown}, no GPU work; name the profile of the replay too",)
     return tally.result(profiles, warnings, tuple(replays))
 
 
@@ -143,11 +147,11 @@ class _Totals:
         parts = composed(self._catalog, [(everything[place].chain, found[place]) for place in eager])
         found |= {eager[number]: mapped for number, mapped in parts.items()}
         launches = Counter(_call(everything[place], one) for place, one in found.items())
-        counted = set[object]()
+        seen = set[object]()
         for place, one in found.items():
             call = _call(everything[place], one)
-            self._add(everything[place], one, 0 if call in counted else 1)
-            counted.add(call)
+            self._add(everything[place], one, 0 if call in seen else 1)
+            seen.add(call)
         cut_off = _cut_off(everything, found)
         for place, each in enumerate(everything):
             if place in found:

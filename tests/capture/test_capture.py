@@ -420,6 +420,13 @@ def test_replays_get_the_operators_of_their_capture(take, named):
     assert shapes(found)["rms_norm"][0] == 6
 
 
+def test_a_capture_without_its_replay_says_which_file_is_missing(take):
+    found = take(captured_trace([8, 16], True))
+    assert not found.shapes and capture_warnings(found) == [
+        "only the capture of 2 CUDA graphs, no GPU work; name the profile of the replay too"
+    ]
+
+
 def test_replays_without_their_capture_say_which_file_is_missing(take):
     found = take(replayed_trace(16))
     assert found.mapped_ns == found.joined_ns == 0
