@@ -407,6 +407,7 @@ def test_a_trace_of_the_gpu_alone_has_no_calls(tmp_path):
     "text, said",
     [
         (CALLS, "no GPU work in it"),
+        (GPU.replace("gemm<(int)128, float", "gemm<\n", 1), "trace.csv:3: a cell goes on in the next line"),
         (GPU.replace("2000,300", "2000,x"), "trace.csv:3: 'x' is no number"),
         (GPU.replace("2000,300", "2000,"), "trace.csv:3: an operation without a time"),
         (GPU.replace(",7,[CUDA", ",[CUDA"), "trace.csv:2: 20 cells where the header has 21"),

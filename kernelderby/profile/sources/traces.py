@@ -130,6 +130,8 @@ def open_traces(path: Path, text: str) -> TraceProfile:
             continue
         if not header:
             continue
+        if line.count('"') % 2:
+            raise DerbyError(f"{path}:{number}: a cell goes on in the next line; put it into one line")
         cells = csv_cells(line, separator)
         if len(cells) != width:
             if len(cells) > 1:
