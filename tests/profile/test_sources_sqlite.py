@@ -205,6 +205,17 @@ def test_diagnostics_of_nsys_are_passed_on(tmp_path):
     assert open_profile(tmp_path / "a.sqlite").warnings == ["nsys: Not all CUDA events collected. (2 times)"]
 
 
+def test_a_kernel_whose_name_is_lost_has_its_short_name(tmp_path):
+    with Export(tmp_path / "a.sqlite") as export:
+        for number in range(4):
+            export.kernel(f"void kernel{number}<int>(int)", 100 * number, 100 * number + 50, number + 1)
+        export.connection.execute("DELETE FROM StringIds WHERE value LIKE 'void kernel1%' OR value LIKE '%kernel2%'")
+    profile = open_profile(tmp_path / "a.sqlite")
+    names = ["void kernel0<int>(int)", "kernel1", "(unnamed kernel)", "void kernel3<int>(int)"]
+    assert [span.name for span in profile.spans()] == names
+    assert sorted(profile.names()) == sorted(row.name for row in profile.sums()) == sorted(names)
+
+
 def test_two_string_ids_of_one_name_are_one_sum(tmp_path):
     with Export(tmp_path / "a.sqlite") as export:
         export.kernel("k", 0, 10)

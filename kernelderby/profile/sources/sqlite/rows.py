@@ -14,7 +14,7 @@ import numpy as np
 
 from kernelderby.profile.sources.operations import MEMSET, copy_name
 from kernelderby.profile.sources.sqlite.launches import integers, key_of, process_of
-from kernelderby.profile.sources.sqlite.schema import EventTable, Schema, as_text
+from kernelderby.profile.sources.sqlite.schema import KERNEL, EventTable, Schema, as_text
 from kernelderby.profile.spans import KernelSum, Profile, SpanKind
 from kernelderby.profile.timeline import Timeline, timelines_from
 
@@ -29,6 +29,8 @@ class Names(dict[Any, str]):
     def __init__(self, connection: sqlite3.Connection, schema: Schema, kind: int):
         self.connection, self.strings, self.kind = connection, schema.table("StringIds"), kind
         self._numbers: dict[Any, int] = {}
+        self._kernels = schema.table(KERNEL)
+        self._other: dict[Any, str] | None = None
 
     def number(self, value: object) -> int:
         """The number of a row's value: an id itself, or a new number for a text. Either way it leads to the name."""
@@ -46,11 +48,25 @@ class Names(dict[Any, str]):
         elif isinstance(value, int):
             query = f"SELECT value FROM {self.strings.name} WHERE id = ?" if self.strings else "SELECT NULL WHERE 0 = ?"
             row = self.connection.execute(query, (value,)).fetchone()
-            name = as_text(row[0]) if row and row[0] else "(unnamed kernel)"
+            name = as_text(row[0]) if row and row[0] else self._other_names().get(value, "(unnamed kernel)")
         else:
             name = as_text(value) or "(unnamed kernel)"
         self[value] = name
         return name
+
+    def _other_names(self) -> dict[Any, str]:
+        """The short or mangled names of kernels whose demangled name is an id without a text."""
+        if self._other is None:
+            self._other, table, strings = {}, self._kernels, self.strings
+            columns = table.columns if table else frozenset[str]()
+            for column in ("mangledName", "shortName"):
+                if table and strings and {"demangledName", column} <= columns:
+                    rows = self.connection.execute(
+                        f'SELECT DISTINCT k."demangledName", s.value FROM {table.name} AS k JOIN {strings.name} AS s '
+                        f'ON s.id = k."{column}" WHERE k."demangledName" NOT IN (SELECT id FROM {strings.name})'
+                    )
+                    self._other.update((number, as_text(name)) for number, name in rows.fetchall() if name)
+        return self._other
 
 
 class Places(dict[int, tuple[SpanKind, int, int, Names]]):
