@@ -108,6 +108,14 @@ def test_a_spoilt_file_is_one_line(tmp_path, text, says):
     assert "\n" not in str(error.value) and str(path) in str(error.value)
 
 
+@pytest.mark.parametrize("text", ["55,5", "0,125", "1.234,5"])
+def test_a_decimal_comma_is_refused(tmp_path, text):
+    with pytest.raises(DerbyError, match=f"'{text}' has a comma before its decimals"):
+        read_counters(written(tmp_path / "a.csv", [DURATION], [("", "a", (text,))], ("ns",)))
+    read = read_counters(written(tmp_path / "b.csv", [DURATION], [("", "a", ("12,345,678.5",))], ("ns",)))
+    assert read.rows[0].duration_ns == 12_345_678.5
+
+
 def test_a_value_that_is_no_number_is_one_line(tmp_path):
     with pytest.raises(DerbyError, match="'many' is no number"):
         read_counters(written(tmp_path / "a.csv", [DURATION], [("", "a", ("many",))], ("ns",)))

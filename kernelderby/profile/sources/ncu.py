@@ -24,6 +24,8 @@ _UNITS = {
     **{"hz": 1, "Hz": 1, "Khz": 1e3, "Mhz": 1e6, "Ghz": 1e9, "MHz": 1e6, "GHz": 1e9},
     **{"cycle/nsecond": 1e9, "cycle/ns": 1e9, "cycle/usecond": 1e6, "cycle/us": 1e6, "cycle/second": 1, "cycle/s": 1},
 }
+# Thousands between commas. Anything else with a comma has decimals after it, and then a dot may stand for thousands.
+_GROUPED = re.compile(r"[-+]?[1-9][0-9]{0,2}(?:,[0-9]{2,3})*,[0-9]{3}(?:\.[0-9]*)?")
 _COUNT = re.compile(r"[0-9]{1,15}")
 _PER = re.compile(r"/(?:block|second|s)$")
 # ncu quotes it. Other programs that rewrite the table drop the quotes, or put a column of numbers first.
@@ -131,6 +133,8 @@ def _take(path: Path, launch: CountedLaunch, name: str, unit: str, text: str) ->
         return
     if not math.isfinite(number):
         return
+    if "," in text and not _GROUPED.fullmatch(text.strip()):
+        raise DerbyError(f"{path}: {name}: {text!r:.40} has a comma before its decimals; count again with LC_ALL=C")
     key = name if unit in ("", "%") or name not in launch.metrics else f"{name}, {unit}"
     if unit == "%" and name in launch.metrics:
         launch.metrics[f"{name}, rate"] = launch.metrics[name]

@@ -62,7 +62,8 @@ def counters_report(counters: Counters) -> Report:
     facts = (f"{counters.gpu or 'GPU not named'} · {calls}",)
     tables = tuple(each for each in (light, table, stalls) if each.rows or each is table)
     unread = counters.unread
-    notes = (f"{counted(len(unread), 'metric')} of the file stand in no table: {few(unread, 6)}",) if unread else ()
+    stand = counted(len(unread), "metric of the file stands", "metrics of the file stand")
+    notes = (f"{stand} in no table: {few(unread, 6)}",) if unread else ()
     return Report(f"Counters of {counters.path}", facts, tables, notes)
 
 
