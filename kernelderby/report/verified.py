@@ -16,6 +16,8 @@ _DEFECTS = {
     SealDefect.MISSING_ROWS: "{rows} sealed and not in the files as they were written",
     SealDefect.UNSEALED_ROWS: "{rows} of the session in the files and not sealed",
     SealDefect.REPEATED_ROWS: "{rows} sealed twice",
+    SealDefect.ROWS_TWICE: "{rows} of the session twice in the files",
+    SealDefect.OLDER_BEHIND: "older rows stand behind {rows} of the session and count instead",
     SealDefect.OTHER_CODE: "{rows} of code that the session did not begin with",
     SealDefect.OTHER_INPUTS: "{rows} with inputs that the secret does not draw",
     SealDefect.SIGNATURE: "signature: {message}",

@@ -20,6 +20,8 @@ class SealDefect(Enum):
     MISSING_ROWS = auto()
     UNSEALED_ROWS = auto()
     REPEATED_ROWS = auto()
+    ROWS_TWICE = auto()  # in the files: the last one counts
+    OLDER_BEHIND = auto()  # a row moved or copied behind a later one of its key, in whose place it counts
     OTHER_CODE = auto()
     OTHER_INPUTS = auto()
     SIGNATURE = auto()  # message: of the program that checks it

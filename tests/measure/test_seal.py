@@ -132,12 +132,19 @@ def test_a_field_that_stands_twice_breaks_the_chain(sealed):
     assert any("does not follow" in problem for problem in seal_problems(verified)), verified.problems
 
 
+def older(lines):
+    """As if they had been measured long before: two sessions of a test may share a second."""
+    return [line.replace(b'"timestamp": "2', b'"timestamp": "1') for line in lines]
+
+
 @pytest.mark.parametrize(
     ("change", "told"),
     [
         (lambda lines: [line.replace(b'"eager"', b'"eager" ') for line in lines], "not in the files as they were"),
         (lambda lines: lines[:-1], "1 row sealed and not in the files"),
         (lambda lines: [*lines, lines[-1].replace(b"evaluation", b"evaluation2")], "1 row of the session in"),
+        (lambda lines: [*lines, lines[-1]], "1 row of the session twice in the files"),
+        (lambda lines: [*lines[2:], *older(lines[:2])], "older rows stand behind 2 rows of the session"),
     ],
 )
 def test_rows_that_were_changed_dropped_or_added(sealed, change, told):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection
 from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -43,8 +45,14 @@ class _OfSession(Struct):
     measurement: _OwnSession
 
 
-# Session -> (file, hash of the line) -> row; and why files could not be read.
-_Rows = tuple[dict[str, dict[tuple[str, str], dict[str, Any]]], list[str]]
+@dataclass(slots=True)
+class _Rows:
+    """of: session -> (file, hash of the line) -> row. defects: session -> those of the lines' places. unread: why files
+    could not be read."""
+
+    of: defaultdict[str, dict[tuple[str, str], dict[str, Any]]]
+    defects: defaultdict[str, Counter[SealDefect]]
+    unread: list[str]
 
 
 def verify(place: Path, key: Path | None = None) -> list[Verified]:
@@ -125,20 +133,38 @@ def _chained(path: Path, problems: list[SealProblem]) -> list[dict[str, Any]]:
 
 
 def _rows(sessions: Collection[str], traces: Path) -> _Rows:
-    problems: list[str] = []
-    found: dict[str, dict[tuple[str, str], dict[str, Any]]] = {}
-    for file in files_under(traces, ".jsonl", problems.append):
+    found = _Rows(defaultdict(dict), defaultdict(Counter), [])
+    for file in files_under(traces, ".jsonl", found.unread.append):
+        name, newest = str(file.relative_to(traces.parent)), dict[tuple[str, ...], tuple[datetime, str]]()
         try:
             with reading(file):
                 for line in lines_of(file):
                     row = _row_of(text := bytes(line.text))
                     with suppress(LookupError, TypeError):
                         if (session := row["measurement"]["session"]) in sessions:
-                            place = str(file.relative_to(traces.parent)), sha256(text)
-                            found.setdefault(session, {})[place] = row
+                            place = name, sha256(text)
+                            found.defects[session][SealDefect.ROWS_TWICE] += place in found.of[session]
+                            found.of[session][place] = row
+                        with suppress(ValueError, OverflowError):
+                            key, moment = _key_of(row), _moment_of(row)
+                            if key in newest and newest[key][0] > moment:
+                                found.defects[newest[key][1]][SealDefect.OLDER_BEHIND] += 1
+                            elif session in sessions:
+                                newest[key] = moment, session
         except DerbyError as problem:
-            problems.append(str(problem))
-    return found, problems
+            found.unread.append(str(problem))
+    return found
+
+
+def _key_of(row: dict[str, Any]) -> tuple[str, ...]:
+    """Of the rows of a file with one key the last one counts."""
+    gpu, protocol = row["evaluation"]["environment"]["hardware"], row["measurement"]["protocol"]
+    return row["solution"], row["workload"]["uuid"], gpu, protocol
+
+
+def _moment_of(row: dict[str, Any]) -> datetime:
+    moment = datetime.fromisoformat(row["evaluation"]["timestamp"])
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def _row_of(line: bytes) -> dict[str, Any]:
@@ -159,16 +185,17 @@ def _against_rows(
     """Compares the files of rows with the seal. The set is the folder that holds traces/."""
     if path.parent.name != FOLDER:
         return [SealProblem(SealDefect.ELSEWHERE)]
-    of_sessions, unread = rows(path.resolve().parents[2])
-    of_session = of_sessions.get(str(first.get("session")), {})
+    found, session = rows(path.resolve().parents[2]), str(first.get("session"))
+    of_session = found.of.get(session, {})
     promised = {(str(entry.get("file")), str(entry.get("sha256"))) for entry in sealed}
     counts = {
         SealDefect.MISSING_ROWS: len(promised - of_session.keys()),
         SealDefect.UNSEALED_ROWS: len(of_session.keys() - promised),
         SealDefect.REPEATED_ROWS: len(sealed) - len(promised),
         **Counter(defect for row in of_session.values() for defect in _row_defects(row, first, last)),
+        **found.defects.get(session, {}),
     }
-    return [*map(_unreadable, unread), *(SealProblem(defect, count) for defect, count in counts.items() if count)]
+    return [*map(_unreadable, found.unread), *(SealProblem(defect, count) for defect, count in counts.items() if count)]
 
 
 def _row_defects(row: dict[str, Any], first: dict[str, Any], last: dict[str, Any]) -> list[SealDefect]:
