@@ -149,6 +149,19 @@ def test_a_table_of_the_plain_name_without_rows_gives_way_to_a_suffixed_one(tmp_
     assert sum(span.kind == SpanKind.KERNEL for span in open_profile(path).spans()) == 6
 
 
+def test_two_versions_of_a_table_are_not_added_up_and_it_is_told(tmp_path):
+    with Export(tmp_path / "a.sqlite") as export:
+        export.kernel("k", 5, 9)
+        export.connection.execute(
+            "CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL_V3 AS SELECT * FROM CUPTI_ACTIVITY_KIND_KERNEL"
+        )
+    profile = open_profile(tmp_path / "a.sqlite")
+    assert [row.instances for row in profile.sums()] == [1]
+    assert profile.warnings == [
+        "not read: CUPTI_ACTIVITY_KIND_KERNEL_V3, which another version of the same table hides"
+    ]
+
+
 def test_whole_graph_launches_are_a_warning_or_alone_an_error(tmp_path):
     with Export(tmp_path / "some.sqlite") as export:
         export.kernel("k", 5, 9)

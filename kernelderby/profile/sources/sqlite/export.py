@@ -314,6 +314,8 @@ def _warnings(connection: sqlite3.Connection, schema: Schema, dropped: int) -> I
             f"{count:,} CUDA graph launches{took} were recorded whole: their kernels are missing, their time "
             "counts as idle; profile again with --cuda-graph-trace=node"
         )
+    if schema.unread:
+        yield f"not read: {', '.join(schema.unread)}, which another version of the same table hides"
     if dropped:
         yield f"left out: {counted(dropped, 'GPU operation')} without valid times"
     if schema.table(NVTX) and not schema.table(RUNTIME):

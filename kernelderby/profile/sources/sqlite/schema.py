@@ -139,10 +139,12 @@ class EventTable:
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """version: of the export schema, otherwise of the product, otherwise "unknown". `tables` omits empty tables."""
+    """version: of the export schema, otherwise of the product, otherwise "unknown". `tables` omits empty tables.
+    unread: tables of GPU work that have rows beside those of `tables`."""
 
     version: str
     tables: dict[str, EventTable]
+    unread: tuple[str, ...] = ()
 
     def table(self, name: str) -> EventTable | None:
         return self.tables.get(name)
@@ -186,26 +188,25 @@ def read_schema(path: Path, connection: sqlite3.Connection) -> Schema:
             f"{path}: an SQLite database, but no export of nsys (no StringIds, no CUPTI_ACTIVITY_KIND_* table); "
             "make one with `nsys export --type sqlite REPORT.nsys-rep`"
         )
-    tables = {}
+    tables, unread = {}, list[str]()
     for wanted in _WANTED:
-        found = _table(connection, wanted, names)
-        if found is not None:
-            tables[wanted] = found
+        found = _tables_of(connection, wanted, names)
+        if found:
+            columns = frozenset(row[1] for row in connection.execute(f'PRAGMA table_info("{found[0]}")'))
+            tables[wanted] = EventTable(f'"{found[0]}"', columns)
+            unread += found[1:] if wanted in TABLES else ()
     for wanted, needed in (*((name, {"start", "end"}) for name in TABLES), ("StringIds", {"id", "value"})):
         if wanted in tables and (missing := needed - tables[wanted].columns):
             raise DerbyError(f"{path}: table {tables[wanted].name} has no column {min(missing)}; {_EXPORT_AGAIN}")
-    return Schema(_version(connection, names), tables)
+    return Schema(_version(connection, names), tables, tuple(unread))
 
 
-def _table(connection: sqlite3.Connection, wanted: str, names: list[str]) -> EventTable | None:
-    """The first table with rows: `wanted` itself, or the one with its highest _V suffix."""
+def _tables_of(connection: sqlite3.Connection, wanted: str, names: list[str]) -> list[str]:
+    """The tables with rows: `wanted` itself, and those with a _V suffix, the highest first."""
     pattern = re.compile(re.escape(wanted) + r"(?:_V(\d+))?$", re.IGNORECASE)
     versions = [(int(match[1]) if match[1] else 1 << 30, name) for name in names if (match := pattern.match(name))]
-    for _, name in sorted(versions, reverse=True):
-        if connection.execute(f'SELECT 1 FROM "{name}" LIMIT 1').fetchone():
-            columns = frozenset(row[1] for row in connection.execute(f'PRAGMA table_info("{name}")'))
-            return EventTable(f'"{name}"', columns)
-    return None
+    ordered = (name for _, name in sorted(versions, reverse=True))
+    return [name for name in ordered if connection.execute(f'SELECT 1 FROM "{name}" LIMIT 1').fetchone()]
 
 
 def _version(connection: sqlite3.Connection, names: list[str]) -> str:
