@@ -188,6 +188,7 @@ def test_the_order_of_events_does_not_matter(tmp_path):
         ('{"traceEvents": [{"ph": "X", ', "no valid JSON .*cut off or damaged"),
         ({"results": []}, "no trace of torch.profiler"),
         ("[1, 2", "no valid JSON"),
+        ('{"Type": 80}\n{"Type": 79}\n', "2: several JSON documents in one file; .* of nsys the SQLite export"),
         ([[[]]], "no GPU work"),
         (trace(event("cpu_op", "aten::mm", 1, 2)), "no GPU work"),
         (trace({"ph": "X", "cat": "kernel", "name": "k", "ts": "soon", "dur": 1}), "left out: 1 GPU operation without"),

@@ -51,6 +51,9 @@ def load(path: Path, packed: bool, operators: bool = False) -> tuple[object, Wan
         text = decoded(unpacked(path, packed))
         return json.loads(text, object_hook=wanted.of, parse_float=str), wanted
     except json.JSONDecodeError as error:
+        if error.msg == "Extra data":  # nsys writes JSON a line an event
+            told = "give each trace alone, or of nsys the SQLite export"
+            raise DerbyError(f"{path}:{error.lineno}: several JSON documents in one file; {told}") from None
         raise DerbyError(f"{path}:{error.lineno}: no valid JSON ({error.msg}), cut off or damaged; {MEND}") from None
     except UnicodeDecodeError as error:
         raise DerbyError(f"{path}: cannot be read whole ({error}); copy the trace or {MEND}") from None
