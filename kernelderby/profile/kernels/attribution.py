@@ -161,7 +161,7 @@ def first_match(candidates: Iterable[Rule], text: str) -> tuple[Rule, re.Match[s
 
 
 def _role_of_words(qualified: str, text: str) -> Role:
-    for where in (qualified, text):
+    for where in dict.fromkeys((qualified, text)):
         if matched := first_match(table("role"), where):
             return Role(matched[0].value)
     return Role.UNKNOWN
