@@ -77,7 +77,8 @@ def captured(
             gained = gains(catalog, found, cost_of, gpu)
     small, large = fitting(found)
     if large:
-        notes.append(f"{counted(len(large), 'shape needs', 'shapes need')} more than 4 GiB and are no workloads")
+        told = "is no workload" if len(large) == 1 else "are no workloads"
+        notes.append(f"{counted(len(large), 'shape needs', 'shapes need')} more than 4 GiB and {told}")
     lines = [line(catalog, found, shape, origin) for shape in small]
     if out is not None:
         write_set(catalog, found, Path(out), origin)
