@@ -12,6 +12,7 @@ from kernelderby.errors import DerbyError
 from kernelderby.profile.filters import SelectedProfile, make_selection
 from kernelderby.profile.kernels.summary import summarise
 from kernelderby.profile.sources import open_profile
+from kernelderby.profile.sources.sqlite.schema import connect
 from kernelderby.profile.spans import SpanKind, sum_spans
 from kernelderby.profile.timeline import TimelineBuilder, timelines_of
 
@@ -418,6 +419,16 @@ class TestBadDatabases:
             open_profile(path)
         writer.rollback()
         assert open_profile(path)
+
+    def test_in_wal_mode_in_a_folder_that_cannot_be_written_to(self, tmp_path, monkeypatch):
+        path = standard(tmp_path / "a.sqlite")
+        with sqlite3.connect(path) as connection:
+            connection.execute("PRAGMA journal_mode = WAL")
+        connection.close()
+        monkeypatch.setattr("os.access", lambda folder, mode: False)
+        with connect(path) as connection:
+            assert connection.execute("SELECT count(*) FROM CUPTI_ACTIVITY_KIND_KERNEL").fetchone() == (6,)
+            assert [each.name for each in tmp_path.iterdir()] == ["a.sqlite"]
 
     def test_a_kernel_table_of_a_schema_to_come(self, tmp_path):
         path = tmp_path / "a.sqlite"

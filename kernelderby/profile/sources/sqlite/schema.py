@@ -64,6 +64,8 @@ def connect(path: Path, mend: str = _EXPORT_AGAIN) -> Iterator[sqlite3.Connectio
     try:
         with explained(path, mend):
             uri = f"file:{quote(os.fsencode(path.absolute()))}?mode=ro"
+            if _is_at_rest(path.resolve()):
+                uri += "&immutable=1"
             connection = sqlite3.connect(uri, uri=True, timeout=_LOCK_SECONDS, check_same_thread=False)
             connection.text_factory = lambda raw: raw.decode("utf-8", errors="replace")  # ranges may have any bytes
             connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
@@ -75,6 +77,13 @@ def connect(path: Path, mend: str = _EXPORT_AGAIN) -> Iterator[sqlite3.Connectio
     finally:
         if connection is not None:
             connection.close()
+
+
+def _is_at_rest(path: Path) -> bool:
+    """Whether SQLite need not, and could not, write files beside the database, which it does in WAL mode even to read.
+    No program writes to a database without such files."""
+    written = any(os.path.lexists(f"{path}{ending}") for ending in ("-journal", "-wal"))
+    return not written and not os.access(path.parent, os.W_OK)
 
 
 def _steps(most: float) -> Callable[[], int]:
