@@ -4,6 +4,7 @@ import gzip
 import json
 import random
 import re
+import time
 import zipfile
 
 import pytest
@@ -298,3 +299,11 @@ def test_work_that_the_file_has_twice_counts_once(tmp_path):
     assert [(row.name, row.instances) for row in profile.sums()] == [("n", 2), ("k", 1), ("z", 2)]
     assert [call.calls for call in profile.api_sums()] == [1, 1]
     assert "left out: 3 GPU operations and calls that the file has twice" in profile.warnings
+
+
+def test_one_id_for_all_launches_takes_no_longer(tmp_path):
+    events = [each for number in range(5000) for each in step(100 * number, 1) if each["cat"] != "user_annotation"]
+    began = time.monotonic()
+    launched = list(open_profile(write(tmp_path, trace(*events))).launched())
+    assert time.monotonic() - began < 5  # 0.3 s; twenty times as long if every kernel went through all calls
+    assert {span.start_ns - launch for span, launch, _ in launched} == {20_000}

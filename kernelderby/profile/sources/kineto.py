@@ -10,6 +10,7 @@ time. Unlike an SQLite export, a trace is read at once: 0.5 kB per GPU operation
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -206,6 +207,7 @@ class _Host:
 
     launches: dict[Any, tuple[Any, ...]] = field(default_factory=dict[str, Any])
     repeated: dict[Any, list[tuple[Any, ...]]] = field(default_factory=dict)
+    outermost: dict[Any, list[tuple[Any, ...]]] = field(default_factory=dict)  # of repeated; see _outermost
     calls: dict[str, tuple[int, int]] = field(default_factory=dict)
     waits: list[tuple[int, int, int]] = field(default_factory=list)
     untimed: int = 0
@@ -246,17 +248,13 @@ class _Host:
         """The call that launched the work with this id and start. The driver's call inside the runtime's has the same
         id. Ids can come again: then the last call before the work launched it. Ids of several processes (traces merged
         into one file) lead to no call, because GPU work does not name its process."""
-        calls = self.repeated.get(correlation)
-        if calls is None or start is None:
+        if correlation not in self.repeated or start is None:
             return self.launches.get(correlation)
-        found: tuple[Any, ...] | None = None
-        for call in sorted(calls, key=lambda each: each[0]):
-            if found is not None and call[1] != found[1]:
-                self.is_shared = True
-                return None
-            if found is None or found[3] <= call[0] <= start:
-                found = call
-        return found
+        calls = self.outermost.get(correlation)
+        if calls is None:
+            calls = self.outermost[correlation] = _outermost(self.repeated[correlation])
+        self.is_shared |= not calls
+        return calls[max(bisect_right(calls, start, key=lambda each: each[0]) - 1, 0)] if calls else None
 
     def only_process(self) -> int:
         """The only process that launched work; 0 if several did, or none."""
@@ -266,6 +264,17 @@ class _Host:
     def api_sums(self) -> list[ApiSum]:
         sums = [ApiSum(name, count, total) for name, (count, total) in self.calls.items()]
         return sorted(sums, key=lambda each: -each.total_ns)
+
+
+def _outermost(calls: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Those that begin after the ones before have ended, in order of start; none if several processes made them."""
+    found: list[tuple[Any, ...]] = []
+    for call in sorted(calls, key=lambda each: each[0]):
+        if found and call[1] != found[0][1]:
+            return []
+        if not found or call[0] >= found[-1][3]:
+            found.append(call)
+    return found
 
 
 class _Twice:
