@@ -42,11 +42,11 @@ _XLA_COPY = re.compile(r"Memcpy(?P<from>[HDP])2(?P<to>[HDP])")
 _XLA_BYTES = re.compile(r"\bsize:(?P<bytes>[0-9]{1,18})\b")
 
 
-def load(path: Path, packed: bool, operators: bool = False) -> tuple[object, Wanted]:
+def load(path: Path, packed: bool, operators: bool = False) -> tuple[object, EventFilter]:
     """The document without unneeded events, and what was found on the way. Numbers with a fraction stay text, since a
     time of 1.7e15 us has no nanoseconds left as a float. operators: keep the framework's operators with their
     arguments. DerbyError if the file is not JSON."""
-    wanted = Wanted(operators)
+    wanted = EventFilter(operators)
     try:
         text = decoded(unpacked(path, packed))
         return json.loads(text, object_hook=wanted.of, parse_float=str), wanted
@@ -63,7 +63,7 @@ def load(path: Path, packed: bool, operators: bool = False) -> tuple[object, Wan
         raise DerbyError(f"{path}: JSON, but no trace of torch.profiler (nested too deeply); {MEND}") from None
 
 
-class Wanted:
+class EventFilter:
     """Decides which objects of the file are kept, and rewrites XLA's in Kineto's form. halves: number of beginnings of
     GPU work (phase B), which are not read."""
 
