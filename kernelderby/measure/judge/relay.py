@@ -1,4 +1,4 @@
-"""The judge's clock of single calls: judge and worker hand the GPU to each other, without a message in between.
+"""The judge's clock of single calls: judge and worker hand the GPU to each other, without a message in a call.
 
 For each call the judge's own stream writes contents that nobody has seen into the worker's buffers, poisons the
 outputs, drives everything out of L2 with a buffer of its own, gives the word, waits for the worker's, and copies the
@@ -8,8 +8,8 @@ calls never meet. The time is that of the judge's own events around all of it. W
 the same way, over the same buffers, with a process that holds no solution (the pace).
 
 One call at a time, and the next message after its end. With further calls enqueued behind it, one on two streams took
-2.09 ms instead of 9 us (H200, 2026-11-29): of such a process two streams wait, and a GPU leaves it only when its time
-slice is over.
+2.09 ms instead of 9 us (H200, 2026-11-29): two streams of its process wait, and a GPU presumably leaves such a process
+only when its time slice is over.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class Relay:
     def relayed(self, pace: Pacemaker, kind: str, margin_us: float, copy_us: float = 0.0, most: int = MOST) -> Relayed:
         """Wrong where a compared call is. Failed where the worker ends or is late. copy_us: of the outputs that a
         solution returns, which its worker copies. most: maximum number of calls. NO_PACE where the GPU does not come to
-        rest, or the pace is lost. The first call, of which its time on the host counts, is one more."""
+        rest, or the pace is lost. One more call goes ahead, for its time on the host."""
         exchange, executor = self._exchange, self._exchange.executor
         before = self._paced(pace, kind, _FIRST)
         if not before:
@@ -151,7 +151,7 @@ class Relay:
         count = min(wanted, max(FEWEST, affordable))
         drawn = exchange.drawn(f"relay/{kind}/{self._made[kind]}", count, count, COMPARING_SECONDS, ENOUGH_BY_CLOCK)
         left: dict[int, tuple[Left, int, str]] = {}
-        theirs = self.us(executor, exchange.signals, kind, count, dict.fromkeys(drawn), left)
+        theirs = self.us(executor, exchange.signals, kind, count, drawn, left)
         after = self._paced(pace, kind, max(wanted, _FIRST))
         compared = ((*left[number], rows) for number, rows in drawn.items())
         exchange.expect_right("after a single call by the judge's clock", compared)
