@@ -74,7 +74,9 @@ def _kernels(
         alike = sorted(known, key=lambda each: (each.uuid != workload.uuid, each.generator != workload.generator))
         for at, octaves in nearest_of(alike, workload.axes):
             if (found := _at(catalog, bare, at.uuid, times)) is not None:
-                return replace(found, missing="", away=2**octaves, measured_at=words(at, axes), workload=at.uuid)
+                return replace(
+                    found, missing="", away=round(2**octaves, 3), measured_at=words(at, axes), workload=at.uuid
+                )
         return bare
 
     return [kernel(each) for each in asked]
