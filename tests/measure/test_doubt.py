@@ -159,6 +159,13 @@ def test_who_keeps_the_gpu_busy_after_a_try_is_not_rid_of_it(hidden_us):
     assert (judged.verdict.status is Status.REWARD_HACK) == bool(hidden_us)
 
 
+def test_who_is_slow_on_its_host_gets_one_certain_try(monkeypatch):
+    monkeypatch.setattr(doubt, "_LONG_SECONDS", -1.0)
+    assert looked({}, {"graph": 3.0}, singly={"graph": 9.0}).most == [MOST]
+    judged = looked({}, {"graph": 3.0}, singly={"graph": 9.0}, unsure_us=[25.0, 0.5])
+    assert judged.most == [MOST, MOST_AGAIN] and judged.clocked["graph"].call_us == 9.0
+
+
 def test_where_the_gpu_does_not_come_to_rest_batches_decide_and_nobody_is_accused():
     judged = looked({"eager": 10.0}, {"eager": 10.0}, singly={"eager": 0.0}, unsure_us=math.inf)
     assert judged.batches == ["eager"] and judged.relayed == {} and judged.verdict.status is Status.PASSED
