@@ -9,6 +9,7 @@ import random
 import statistics
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from measuring import CPU
@@ -59,8 +60,8 @@ def pacer(tmp_path_factory):
     from measuring import copied_set
 
     root = copied_set(tmp_path_factory.mktemp("relay"))
-    made = Pacer(root, CPU, 30, {"eager": 5.0})
-    yield made
+    made = Pacer(root, CPU, 30)
+    yield SimpleNamespace(pace=made.pace({"eager": 5.0}))
     made.end()
 
 
@@ -189,15 +190,16 @@ def test_a_pace_that_is_late_holds_up_nobody_but_once(relay_of, pacer, monkeypat
 
 def test_a_lost_pace_ends_with_its_process(misbehaviours):
     runner = Runner(Catalog.open(misbehaviours), CPU, Settings(), Observer())
-    made = runner._pacer = Pacer(misbehaviours, CPU, 30, {"eager": 5.0})
-    runner._run.clock = SessionClock(pace=made.pace)
+    made = runner._pacer = Pacer(misbehaviours, CPU, 30)
+    pace = made.pace({"eager": 5.0})
+    runner._run.clock = SessionClock(pace=pace)
     runner._renew_pacer()
-    assert runner._pacer is made and runner._run.clock.pace is made.pace
-    made.pace.is_lost = True
-    runner._renew_pacer()  # on a CPU none is started
+    assert runner._pacer is made and runner._run.clock.pace is pace
+    pace.is_lost = True
+    runner._renew_pacer()  # a CPU gets no further one, for it has no time of an empty kernel
     assert runner._pacer is runner._run.clock.pace is None
     with pytest.raises(Failed):
-        made.pace.executor.call(0)
+        pace.executor.call(0)
 
 
 def test_which_single_calls_are_compared_shows_nowhere(relay_of, pacer, monkeypatch):

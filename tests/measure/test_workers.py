@@ -4,7 +4,7 @@ import time
 from types import SimpleNamespace
 
 import pytest
-from measuring import CPU, DEFINITION, MISBEHAVIOURS, of_process
+from measuring import CPU, DEFINITION, MISBEHAVIOURS, measure, of_process
 
 from kernelderby.catalog import Catalog
 from kernelderby.measure.run.plan import Settings
@@ -78,7 +78,7 @@ def test_what_is_not_wanted_after_all_ends(workers, honest):
 @pytest.mark.parametrize(("budget", "order"), [(None, "abc"), (60.0, "cab")])
 def test_the_next_operator_is_that_of_the_plan_or_of_a_budget(budget, order, monkeypatch):
     runner = Runner(Catalog.open(MISBEHAVIOURS), CPU, Settings(), Observer())
-    runner.machine, runner._end = SimpleNamespace(device="cuda"), budget
+    runner._starts_ahead, runner._end = True, budget
     monkeypatch.setattr("kernelderby.catalog.published.importance", lambda *_: {"a": 2.0, "b": 1.0, "c": 9.0})
     asked = []
     monkeypatch.setattr(runner._workers, "start_ahead", asked.append)
@@ -87,6 +87,42 @@ def test_the_next_operator_is_that_of_the_plan_or_of_a_budget(budget, order, mon
         for name in "abc"
         for number in range(2)
     ]
+    runner._start_ahead(jobs)
     for name in order:
-        runner._start_ahead(SimpleNamespace(name=name), jobs)
-    assert asked == [(order[1], 0), (order[2], 0), ()]
+        runner._start_ahead(jobs, SimpleNamespace(name=name))
+    first, second, third = ([name, 0] for name in order)
+    assert asked == [first, first + second, second + third, third]
+
+
+def test_what_was_begun_for_an_operator_is_not_ended_as_it_comes(workers, honest, monkeypatch):
+    """The runner ends the former operator's processes, and begins those of the next one."""
+    definition, solutions = honest
+    runner = Runner(Catalog.open(MISBEHAVIOURS), CPU, Settings(), Observer())
+    runner._starts_ahead, runner._workers = True, workers
+    jobs = [SimpleNamespace(definition=definition, solutions=solutions)]
+    runner._start_ahead(jobs)
+    (pid,) = begun(workers)
+    workers.end()
+    runner._start_ahead(jobs, definition)
+    ((_, worker),) = workers.load(solutions)
+    assert worker.pid == pid
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_a_run_that_starts_ahead_as_on_a_gpu(misbehaviours, monkeypatch, sealed):
+    """A whole run: the clock is timed while the first operator's processes stand still, and these then load."""
+    started, init, process = [], Runner.__init__, Workers._process
+
+    def ahead(self, *given):
+        init(self, *given)
+        self._starts_ahead = True
+
+    def counted(self, solution):
+        started.append(solution.name)
+        return process(self, solution)
+
+    monkeypatch.setattr(Runner, "__init__", ahead)
+    monkeypatch.setattr(Workers, "_process", counted)
+    rows = measure(misbehaviours, ["honest", "wrong_shape"], sealed=sealed)
+    assert {row.solution: str(row.status) for row in rows} == {"honest": "passed", "wrong_shape": "wrong_shape"}
+    assert sorted(started) == ["honest", "wrong_shape"], "each process is started once"

@@ -30,18 +30,30 @@ _TIMED, _CALLS = 24, 64  # by the protocol's timer, and by this clock
 
 
 class Pacer:
-    """Starts the process. NotPaced with the reason if this machine has no such clock. empty_us: time of an empty
-    kernel, by the protocol's timer."""
+    """Starts the process, which imports torch meanwhile."""
 
-    def __init__(self, root: Path, machine: Machine, seconds: float, empty_us: dict[str, float]) -> None:
+    def __init__(self, root: Path, machine: Machine, seconds: float) -> None:
         self._root, self._machine = root, machine
         self._device = torch.device("cuda", 0) if machine.device == "cuda" else torch.device("cpu")
         self._sets: list[BufferSet] = []
         self._worker = WorkerProcess(root, machine.device)
+        self._worker.send("begin", START_SECONDS)
+        self._has_begun = False
         self._executor = RemoteExecutor(self._worker, seconds)
+
+    def begun(self) -> None:
+        """Waits until it has imported torch. NotPaced where it has not."""
+        if not self._has_begun and (failed := self._worker.receive().failed):
+            raise NotPaced(str(failed))
+        self._has_begun = True
+
+    def pace(self, empty_us: dict[str, float]) -> Pacemaker:
+        """NotPaced with the reason if this machine has no such clock; the process has ended then. empty_us: time of an
+        empty kernel, by the protocol's timer."""
         try:
-            self.pace = self._paced(empty_us)
-        except (Failed, Wrong, NotCapturable, MemoryError, RuntimeError) as error:
+            self.begun()
+            return self._paced(empty_us)
+        except (NotPaced, Failed, Wrong, NotCapturable, MemoryError, RuntimeError) as error:
             self.end()
             raise NotPaced(str(error)) from error
 

@@ -60,6 +60,7 @@ class Runner:
         self._lines_before: dict[str, int] = {}  # lines of each definition's traces file when the plan was made
         self._end: float | None = None  # time.monotonic() at the end of the budget
         self._pacer: Pacer | None = None
+        self._starts_ahead = machine.device == "cuda"  # on a CPU processes are forked, which is quick
 
     def run(self, plan: Plan) -> list[Measurement]:
         """Runs the plan and returns the rows. The workers end with it in any case."""
@@ -94,22 +95,16 @@ class Runner:
         plan: None if others plan."""
         with exclusive(self.machine, self.catalog.root), self._ledger.neighbours:
             self._refuse_strangers()
-            if plan is None or plan.jobs:
-                self._run.clock = clock = self._calibrate()
-                if clock.empty_kernel_us:
-                    self._ledger.environment["empty_kernel_us"] = clock.empty_kernel_us
-                self._ledger.environment["judge_beside_us"] = {
-                    kind: [round(each.batch_us, 3), round(each.call_us, 3)] for kind, each in clock.beside.items()
-                }
-                self._start_pacer(clock)
-            if self.settings.sealed and plan is not None:
-                self._begin_seal(plan)
             try:
+                if self.settings.sealed and plan is not None:
+                    self._begin_seal(plan)  # before any process of a solution, whose caches it empties
+                if plan is None or plan.jobs:
+                    self._begin_ahead(plan)
+                    self._time_clock()
                 yield
             finally:
                 self._workers.end_all()
-                if self._pacer is not None:
-                    self._pacer.end()
+                self._end_pacer()
                 self._ledger.close()
                 if (place := self._ledger.logs.place()) is not None:
                     self.observer.note(f"the output of failed solutions, by the hash in their rows: {place}")
@@ -158,20 +153,28 @@ class Runner:
                         if job.definition is not definition:
                             self._workers.end()
                             definition = job.definition
-                            self._start_ahead(definition, jobs)
+                            self._start_ahead(jobs, definition)
                         self._run_job(left)
         for job in elsewhere:
             self.observer.note(f"{workload_label(job.workload)}: another run measures it; left to that one")
 
-    def _start_ahead(self, definition: Definition, jobs: Sequence[Job]) -> None:
-        """Starts the processes of the definition that most likely comes next."""
-        if self.machine.device != "cuda":
-            return  # there they are forked, which is quick
+    def _begin_ahead(self, plan: Plan | None) -> None:
+        """Starts processes that are soon needed on a GPU: they import torch side by side, which takes each of them
+        five seconds."""
+        if self._starts_ahead:
+            self._pacer = self._new_pacer()
+            self._start_ahead(plan.jobs if plan else ())
+
+    def _start_ahead(self, jobs: Sequence[Job], present: Definition | None = None) -> None:
+        """Starts the processes of the present definition and of the one that most likely comes next; without a present
+        one, of the first."""
+        if not self._starts_ahead:
+            return
         solutions = {job.definition.name: job.solutions for job in reversed(jobs)}
         importance = published.importance(self.catalog.root, self.catalog.left_out) if self._end is not None else {}
         order = by_weight(list(dict.fromkeys(job.definition.name for job in jobs)), importance)
-        after = order.index(definition.name) + 1
-        self._workers.start_ahead(solutions[order[after]] if after < len(order) else ())
+        at = order.index(present.name) if present else -1
+        self._workers.start_ahead([each for name in order[max(at, 0) : at + 2] for each in solutions[name]])
 
     def _in_time(self, jobs: list[Job]) -> Iterable[Job]:
         """All jobs, or those within the budget; a note counts the others."""
@@ -208,6 +211,16 @@ class Runner:
                 )
             time.sleep(0.25)
 
+    def _time_clock(self) -> None:
+        """Times the judge's clock; its figures go with the rows."""
+        self._run.clock = clock = self._calibrate()
+        if clock.empty_kernel_us:
+            self._ledger.environment["empty_kernel_us"] = clock.empty_kernel_us
+        self._ledger.environment["judge_beside_us"] = {
+            kind: [round(each.batch_us, 3), round(each.call_us, 3)] for kind, each in clock.beside.items()
+        }
+        self._start_pace(clock)
+
     def _calibrate(self) -> SessionClock:
         """The time of an empty kernel, and the overhead of the judge's clock; measured once in this process for each
         machine and protocol. Parts that cannot be measured are left out, with a note."""
@@ -217,13 +230,17 @@ class Runner:
         worker, protocol = WorkerProcess(self.catalog.root, self.machine.device), self.machine.protocol
         found = SessionClock()
         try:
-            times = worker.ask(EmptyKernelTimes, "empty_kernel", START_SECONDS, protocol=protocol)
-            found = SessionClock(times.empty_kernel_us)
-            worker.ask(Done, "load_empty", START_SECONDS, protocol=protocol)
-            device = torch.device("cuda", 0) if self.machine.device == "cuda" else torch.device("cpu")
-            beside = calibrated(RemoteExecutor(worker, self.settings.timeout_seconds), device)
-            found = SessionClock(times.empty_kernel_us, beside)
-        except (Failed, NotCapturable) as failed:
+            worker.ask(Done, "begin", START_SECONDS)
+            if self._pacer is not None:
+                self._pacer.begun()
+            with self._workers.alone():  # those that were started ahead
+                times = worker.ask(EmptyKernelTimes, "empty_kernel", START_SECONDS, protocol=protocol)
+                found = SessionClock(times.empty_kernel_us)
+                worker.ask(Done, "load_empty", START_SECONDS, protocol=protocol)
+                device = torch.device("cuda", 0) if self.machine.device == "cuda" else torch.device("cpu")
+                beside = calibrated(RemoteExecutor(worker, self.settings.timeout_seconds), device)
+                found = SessionClock(times.empty_kernel_us, beside)
+        except (Failed, NotCapturable, NotPaced) as failed:
             what_failed = "judge's clock" if found.empty_kernel_us else "empty kernel"
             self.observer.note(f"the {what_failed} is not calibrated: {shown(str(failed)).partition(chr(10))[0]}")
             return found
@@ -232,29 +249,43 @@ class Runner:
         _clocks[what] = found
         return found
 
-    def _start_pacer(self, clock: SessionClock) -> None:
-        """Starts the pacer for the clock of single calls, on a GPU only; a note if there is none."""
+    def _new_pacer(self) -> Pacer:
+        return Pacer(self.catalog.root, self.machine, self.settings.timeout_seconds)
+
+    def _start_pace(self, clock: SessionClock) -> None:
+        """Has the pacer give the clock of single calls its pace; a note if there is none. On a CPU there is none."""
+        if self._pacer is None:
+            return
         empty_us = {kind: us for kind, us in (clock.empty_kernel_us or {}).items() if us is not None}
-        if self.machine.device != "cuda" or set(empty_us) != {"eager", "graph"}:
+        if set(empty_us) != {"eager", "graph"}:
+            self._end_pacer()
             return
         try:
-            self._pacer = Pacer(self.catalog.root, self.machine, self.settings.timeout_seconds, empty_us)
+            with self._workers.alone():
+                pace = self._pacer.pace(empty_us)
         except NotPaced as error:
+            self._pacer = None
             why = shown(str(error)).partition(chr(10))[0]
             self.observer.note(f"the judge's clock times calls in batches, not one by one: {why}")
             return
         self._workers.beside = 2
-        self._run.clock = replace(clock, pace=self._pacer.pace)
-        slack = {kind: round(each.us, 3) for kind, each in self._pacer.pace.slack.items()}
+        self._run.clock = replace(clock, pace=pace)
+        slack = {kind: round(each.us, 3) for kind, each in pace.slack.items()}
         self._ledger.environment["judge_slack_us"] = slack
 
+    def _end_pacer(self) -> None:
+        if self._pacer is not None:
+            self._pacer.end()
+        self._pacer = None
+
     def _renew_pacer(self) -> None:
-        if self._pacer is None or not self._pacer.pace.is_lost:
+        if (pace := self._run.clock.pace) is None or not pace.is_lost:
             return
         self.observer.note("the pace of the judge's clock was late; its process is started again")
-        self._pacer.end()
-        self._pacer, self._run.clock = None, replace(self._run.clock, pace=None)
-        self._start_pacer(self._run.clock)
+        self._end_pacer()
+        self._run.clock = replace(self._run.clock, pace=None)
+        self._pacer = self._new_pacer()
+        self._start_pace(self._run.clock)
 
     def _run_job(self, job: Job) -> None:
         self._renew_pacer()
