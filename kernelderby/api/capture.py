@@ -26,7 +26,7 @@ from kernelderby.profile.filters import SelectedProfile, Selection
 from kernelderby.profile.sources.recognise import open_profile
 from kernelderby.report.answer import Answer
 from kernelderby.report.capture import Captured, capture_answer
-from kernelderby.rows.measurement import Cost
+from kernelderby.rows.measurement import Cost, Measurement
 from kernelderby.shapes.model import read_model
 from kernelderby.shapes.standing import configuration_file
 from kernelderby.store.counts import counted
@@ -47,9 +47,11 @@ def captured(
     tokens: Sequence[int] = (),
     selection: Selection | None = None,
     top: int | None = None,
+    rows: Sequence[Measurement] | None = None,
 ) -> Answer[Captured]:
     """See TraceSet.capture. catalog: the set whose definitions are matched with the operators. model, sharing: a
-    config.json, and the number of GPUs that share the model. tokens: tokens of a step, for FlashInfer's dumps."""
+    config.json, and the number of GPUs that share the model. tokens: tokens of a step, for FlashInfer's dumps. rows: of
+    the set, if the caller has read them."""
     _check(files, origin)
     if tokens and not any(map(is_dump, files)):
         raise DerbyError("--tokens goes with a folder of FlashInfer's fi_trace, and none is named; leave it out")
@@ -74,7 +76,7 @@ def captured(
     gained = None
     if with_gain:
         with _costs(catalog, notes) as cost_of:
-            gained = gains(catalog, found, cost_of, gpu)
+            gained = gains(catalog, catalog.traces() if rows is None else rows, found, cost_of, gpu)
     small, large = fitting(found)
     if large:
         told = "is no workload" if len(large) == 1 else "are no workloads"

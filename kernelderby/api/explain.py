@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kernelderby.api.arguments import known_gpu
-from kernelderby.api.profile_file import open_profile_file
+from kernelderby.api.profile_file import open_profile_file, staged
 from kernelderby.catalog import Catalog, Definition, Solution, Workload
 from kernelderby.catalog.selection import select_workloads, workload_label
 from kernelderby.errors import DerbyError
@@ -104,7 +104,7 @@ def _recorded(
             elif is_profile(path) and solution_of(catalog, path) == solution.name:
                 title = title_of(path, solution.name)
                 if axes & set(title.split("_")) or any(each in title for each in (*axes, workload.uuid[:8])):
-                    found = open_profile_file(path).pipeline(solution.name, catalog.root)
+                    found = staged(open_profile_file(path), solution.name, solution.stages)
                     pipeline = found if found.occurs else pipeline
         except DerbyError as error:
             notes.append(str(error))

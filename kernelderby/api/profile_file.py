@@ -40,6 +40,7 @@ from kernelderby.report.profile.layers import layers_answer
 from kernelderby.report.profile.pace import pace_answer
 from kernelderby.report.profile.pipelines import stages_answer
 from kernelderby.report.profile.whatif import whatif_answer
+from kernelderby.rows.measurement import Stage
 from kernelderby.store.fields import json_bytes
 from kernelderby.store.files import write_whole
 
@@ -125,14 +126,7 @@ class ProfileFile:
 
     @typed
     def pipeline(self, solution: str, root: Path | str = ".", *, within: str | None = None) -> Pipeline:
-        of_file = solution.endswith(".toml")
-        stages = read_stages(Path(solution)) if of_file else Catalog.open(root).solution(solution).stages
-        stated = stated_beside(self.profile.path)
-        found = pipeline_of(
-            self.profile, stages, solution, stated_total_ns=stated.total_ns, within=within or INVOCATION
-        )
-        figures = (StatedFigure(entry, found.invocations) for entry in stated.stated)
-        return replace(found, warnings=(*found.warnings, *figures))
+        return staged(self, solution, stages_of(solution, root), within)
 
     @question("whatif")
     def whatif(
@@ -166,7 +160,23 @@ class ProfileFile:
         kernels are shown."""
         if solution is None:
             return compare_answer(compare_kernels(self.profile, after.profile, within, kind))
-        return compare_answer(compare_stages(self.pipeline(solution, root), after.pipeline(solution, root)))
+        stages = stages_of(solution, root)
+        return compare_answer(compare_stages(staged(self, solution, stages), staged(after, solution, stages)))
+
+
+def stages_of(solution: str, root: Path | str) -> tuple[Stage, ...]:
+    """Of a solution of the trace set, or of a .toml file. DerbyError without such a solution or file."""
+    if solution.endswith(".toml"):
+        return read_stages(Path(solution))
+    return Catalog.open(root).solution(solution).stages
+
+
+def staged(opened: ProfileFile, solution: str, stages: Sequence[Stage], within: str | None = None) -> Pipeline:
+    """ProfileFile.pipeline() of a solution with these stages."""
+    stated = stated_beside(opened.path)
+    found = pipeline_of(opened.profile, stages, solution, stated_total_ns=stated.total_ns, within=within or INVOCATION)
+    figures = (StatedFigure(entry, found.invocations) for entry in stated.stated)
+    return replace(found, warnings=(*found.warnings, *figures))
 
 
 @question("counters")

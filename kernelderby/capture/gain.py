@@ -62,11 +62,14 @@ class Gains:
         return sum(each.saved_ns for each in self.gains)
 
 
-def gains(catalog: Catalog, found: Capture, cost_of: CostOf, gpu_name: str | None = None) -> Gains:
-    """gpu_name: replaces the profile's GPU. cost_of: gives the cost of a shape, None if it cannot be counted."""
+def gains(
+    catalog: Catalog, rows: Sequence[Measurement], found: Capture, cost_of: CostOf, gpu_name: str | None = None
+) -> Gains:
+    """rows: those of the set. gpu_name: replaces the profile's GPU. cost_of: gives the cost of a shape, None if it
+    cannot be counted."""
     name = gpu_name or found.gpu
     gpu = find_gpu(name) if name else None
-    rows, times = _recorded(catalog, gpu)
+    times = _recorded(catalog, rows, gpu)
     own = {each: [row for row in rows if row.definition == each] for each in {s.definition.name for s in found.shapes}}
     known = {name: catalog.shapes(name, listed) for name, listed in own.items()}
     result = [_gain(shape, gpu, cost_of, times, known[shape.definition.name]) for shape in found.shapes]
@@ -75,10 +78,9 @@ def gains(catalog: Catalog, found: Capture, cost_of: CostOf, gpu_name: str | Non
     return Gains(gpu, name, found.total_ns, tuple(result), times is not None, is_other)
 
 
-def _recorded(catalog: Catalog, gpu: Gpu | None) -> tuple[list[Measurement], RecordedTimes | None]:
-    rows = catalog.traces()
+def _recorded(catalog: Catalog, rows: Sequence[Measurement], gpu: Gpu | None) -> RecordedTimes | None:
     mine = [row for row in rows if gpu is not None and (each := find_gpu(row.gpu)) is not None and each.id == gpu.id]
-    return rows, recorded(mine, catalog.solutions) if mine else None
+    return recorded(mine, catalog.solutions) if mine else None
 
 
 def _gain(

@@ -42,7 +42,8 @@ def build_page(root: Path | str = ".", against: Path | None = None) -> BuiltPage
 
 
 def page_of(catalog: Catalog, against: Path | None = None) -> BuiltPage:
-    rows = [row for row in catalog.traces(replaced=False) if row.definition in catalog.definitions]
+    every = catalog.traces(replaced=False)
+    rows = [row for row in every if row.definition in catalog.definitions]
     groups = catalog.row_groups() if catalog.is_large else groups_of(rows)
     has_samples = not catalog.is_large
     measured = by_definition(rows)
@@ -68,7 +69,7 @@ def page_of(catalog: Catalog, against: Path | None = None) -> BuiltPage:
     if against is not None:
         before = by_definition(rows_before(against, catalog))
         changed = changes(str(against), measured, before, workloads, solutions)
-    profiles = recordings(catalog, lambda problem: warnings.append(LeftOut(problem)))
+    profiles = recordings(catalog, every, lambda problem: warnings.append(LeftOut(problem)))
     libraries = not_raced(catalog.root, catalog.definitions, catalog.left_out)
     labels = {operator.name: [shape.label for shape in operator.shapes] for operator in operators}
     newest = max((group.last for group in groups), key=moment_of, default="")

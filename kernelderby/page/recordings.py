@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kernelderby.api.profile_file import ProfileFile, open_profile_file
+from kernelderby.api.profile_file import ProfileFile, open_profile_file, staged
 from kernelderby.catalog import Catalog
 from kernelderby.errors import DerbyError
 from kernelderby.hardware import find_gpu
@@ -17,6 +17,7 @@ from kernelderby.page.pipelines import printed_stages, shown_pipeline
 from kernelderby.page.studies import UNFORESEEN, activity_study, capture_study, comparisons, told_of
 from kernelderby.page.timelines import shown_timeline
 from kernelderby.profile.recorded import is_profile, profile_files, solution_of, title_of
+from kernelderby.rows.measurement import Measurement
 from kernelderby.store.bounds import reading
 
 PRINTED = "_stages.csv"  # output of `derby profile stages --overview`, kept in place of the recording
@@ -33,21 +34,21 @@ class Recordings:
     studies: list[ShownStudy] = field(default_factory=list)
 
 
-def recordings(catalog: Catalog, problem: Callable[[str], None]) -> Recordings:
-    """problem: gets a line for every unreadable file, which is skipped."""
+def recordings(catalog: Catalog, rows: Sequence[Measurement], problem: Callable[[str], None]) -> Recordings:
+    """rows: those of the set. problem: gets a line for every unreadable file, which is skipped."""
     found = Recordings()
     paths = list(profile_files(catalog.root, problem))
     for path in paths:
         try:
             with reading(path):
-                _take(catalog, path, found)
+                _take(catalog, rows, path, found)
         except (DerbyError, *UNFORESEEN) as error:
             problem(told_of(path, error))
     found.studies += comparisons(catalog, list(filter(is_profile, paths)), problem)
     return found
 
 
-def _take(catalog: Catalog, path: Path, found: Recordings) -> None:
+def _take(catalog: Catalog, rows: Sequence[Measurement], path: Path, found: Recordings) -> None:
     name = path.relative_to(catalog.root).as_posix()
     if path.suffix == ".toml":
         if not any(beside.exists() for beside in map(path.with_suffix, (".csv", ".sqlite", ".json"))):
@@ -60,10 +61,10 @@ def _take(catalog: Catalog, path: Path, found: Recordings) -> None:
         timeline = shown_timeline(opened.profile, name)
         if timeline is not None:
             found.timelines.append(timeline)
-            found.studies += filter(None, (capture_study(catalog, path), activity_study(catalog, opened)))
+            found.studies += filter(None, (capture_study(catalog, path, rows), activity_study(catalog, opened)))
         solution = solution_of(catalog, path)
         if solution:
-            pipeline = opened.pipeline(solution, catalog.root)
+            pipeline = staged(opened, solution, catalog.solution(solution).stages)
             if not pipeline.occurs:
                 raise DerbyError(f"{path}: no stage of {solution} occurs in it, so it shows kernels only")
             found.pipelines.append(shown_pipeline(pipeline, name, title_of(path, solution)))

@@ -14,6 +14,7 @@ from kernelderby.errors import DerbyError
 from kernelderby.page.model.recordings import ShownStudy, ShownTable
 from kernelderby.page.text import words
 from kernelderby.report.model import Report
+from kernelderby.rows.measurement import Measurement
 from kernelderby.store.bounds import reading
 
 GAIN, ACTIVITY, COMPARISON = "operators and gain", "activity", "before and after"
@@ -28,13 +29,14 @@ def activity_study(catalog: Catalog, opened: ProfileFile) -> ShownStudy:
     return _study(ACTIVITY, _name(catalog, opened.path), opened.activity().make_reports())
 
 
-def capture_study(catalog: Catalog, path: Path) -> ShownStudy | None:
-    """None for a profile without shapes, and for the trace of a graph's capture, which only explains another trace."""
+def capture_study(catalog: Catalog, path: Path, rows: Sequence[Measurement]) -> ShownStudy | None:
+    """None for a profile without shapes, and for the trace of a graph's capture, which only explains another trace.
+    rows: those of the set."""
     stem, _, rest = path.name.partition(".")
     if stem.endswith(_CAPTURE) or not path.name.endswith(TRACES):
         return None
     beside = path.with_name(f"{stem}{_CAPTURE}.{rest}")
-    found = captured(catalog, [path, *([beside] if beside.is_file() else [])], with_gain=True)
+    found = captured(catalog, [path, *([beside] if beside.is_file() else [])], with_gain=True, rows=rows)
     if not found.value.capture.shaped_ns:
         return None
     return _study(GAIN, _name(catalog, path), found.make_reports())

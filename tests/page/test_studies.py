@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from kernelderby import catalog
 from kernelderby.page.build import build_page
 from kernelderby.page.studies import ACTIVITY, COMPARISON, GAIN
 from tests.capture.kineto import Trace
@@ -40,6 +42,26 @@ def model(small_set):
     server(folder / "server_before.json", 10)
     server(folder / "server_after.json", 40)
     return build_page(small_set).model
+
+
+def test_the_page_reads_the_rows_and_the_solutions_once(small_set, monkeypatch):
+    folder = small_set / "profiles"
+    folder.mkdir(exist_ok=True)
+    for name in ("server_before", "server_after", "toy_fast_before", "toy_fast_after"):
+        server(folder / f"{name}.json", 10)
+    read = Counter()
+
+    def counting(function):
+        def counted(path, *given, **named):
+            read[function.__name__, path] += 1
+            return function(path, *given, **named)
+
+        return counted
+
+    for function in (catalog.load_rows, catalog.load_solutions):
+        monkeypatch.setattr(catalog, function.__name__, counting(function))
+    build_page(small_set)
+    assert {name for name, _ in read} == {"load_rows", "load_solutions"} and set(read.values()) == {1}, read
 
 
 def texts(study, title):
@@ -95,5 +117,6 @@ def test_the_checkouts_example_is_shown_with_its_gain():
     from kernelderby.catalog import Catalog
     from kernelderby.page.studies import capture_study
 
-    study = capture_study(Catalog.open(CHECKOUT), CHECKOUT / "profiles" / "example_server.json")
+    catalog = Catalog.open(CHECKOUT)
+    study = capture_study(catalog, CHECKOUT / "profiles" / "example_server.json", catalog.traces())
     assert study is not None and any("would save" in fact for fact in study.facts)

@@ -138,5 +138,5 @@ def test_every_shape_has_ours_and_a_rival_and_the_pages_tables_are_those_of_the_
 
 def test_the_page_has_nothing_to_say_of_what_is_kept(checkout):
     problems = []
-    recordings(Catalog.open(checkout), problems.append)
+    recordings(Catalog.open(checkout), [], problems.append)
     assert [line for line in problems if line.startswith("profiles/") or "/profiles/h200/" in line] == []

@@ -76,9 +76,12 @@ def open_files(files: Sequence[Path], selection: Any = None) -> list[Any]:
 
 def pipelines(files: Sequence[Path], root: Path, solution: str, within: str | None, selection: Any = None) -> list[Any]:
     """Every file as a profile.stages.walk.Pipeline of that solution. DerbyError: no stage of it occurs in one."""
+    from kernelderby.api.profile_file import staged, stages_of
     from kernelderby.errors import DerbyError
 
-    found = [each.pipeline(solution, root, within=within) for each in open_files(files, selection)]
+    opened = open_files(files, selection)
+    stages = stages_of(solution, root)
+    found = [staged(each, solution, stages, within) for each in opened]
     for pipeline in found:
         if not pipeline.occurs:
             raise DerbyError(
