@@ -7,6 +7,7 @@ The profilers write one kernel differently: (int)4 or 4, <unnamed> or (anonymous
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from kernelderby.errors import DerbyError
 from kernelderby.store.counts import shortened
@@ -19,18 +20,26 @@ _SUFFIX = re.compile(r"(?<![\w.])(\d+)[uUlL]{1,3}\b")
 _ANONYMOUS = re.compile(r"(?:<unnamed>|\(anonymous namespace\)|\{anonymous\}|_GLOBAL__N_\w*|_INTERNAL_\w+)::")
 _LAMBDA = re.compile(r"\{lambda\(([^{}]*)\)#(\d+)\}")
 _RETURN = re.compile(r"^(?:std::enable_if<.*?>::type|void)\s+(?=[\w:])")
-_CLONE = re.compile(r"\s*\[clone [^\]]*\]|\.kd$")
+_CLONE = re.compile(r"(?<!\s)\s*\[clone [^\]]*\]|\.kd$")
+_OPENING = re.compile(r"(?<!\A)<|\(")
+_BRACKET = re.compile(r"([<>()\[\]])")
+_SEPARATOR = re.compile(r"([<>()\[\],])")
+_OPENED_BY = {">": "<", ")": "(", "]": "["}
+_STEPS = {**dict.fromkeys("<([", 1), **dict.fromkeys(">)]", -1), ",": 0}
 
 
 LONGEST = 20_000  # letters of a name that are read: CUTLASS's longest have 10,000, and each costs time
+_KEPT = 64  # names: each is asked for its short form, then for its library
 
 
+@lru_cache(_KEPT)
 def normal_form(name: str) -> str:
     """The name without return type, casts, anonymous namespaces and clone marks; lambdas as nsys writes them."""
     text = name[:LONGEST].strip()
     if text.startswith("_Z"):
         text = outline(text)
-    text = _CLONE.sub("", text)
+    if "[clone" in text or text.endswith(".kd"):
+        text = _CLONE.sub("", text)
     text = _ANONYMOUS.sub("", _CAST.sub("", text))
     while (lambdas := _LAMBDA.sub(r"[lambda(\1) (instance \2)]", text)) != text:
         text = lambdas
@@ -40,48 +49,53 @@ def normal_form(name: str) -> str:
     return _RETURN.sub("", text)
 
 
+@lru_cache(_KEPT)
 def split(text: str) -> tuple[str, str, str]:
     """(qualified name, template arguments, the rest) of a normal form: "a::f<int>(T1)" -> ("a::f", "int", "(T1)").
 
     If a table has cut the name off, the remaining text counts as arguments.
     """
-    for place, character in enumerate(text):
-        if character == "<" and place:
-            end = _closing(text, place)
-            return text[:place], text[place + 1 : end], text[end + 1 :]
-        if character == "(":
-            return text[:place], "", text[place:]
-    return text, "", ""
+    qualified = _qualified(text)
+    place = len(qualified)
+    if not text.startswith("<", place):
+        return qualified, "", text[place:]
+    end = _closing(text, place)
+    return qualified, text[place + 1 : end], text[end + 1 :]
+
+
+def _qualified(text: str) -> str:
+    found = _OPENING.search(text)
+    return text[: found.start()] if found else text
 
 
 def arguments(text: str) -> list[str]:
     """Template arguments at the top level: "int, a<b, c>" -> ["int", "a<b, c>"]."""
+    pieces = _SEPARATOR.split(text)  # every second one is a separator
     parts, depth, start = [], 0, 0
-    for place, character in enumerate(text):
-        if character in "<([":
-            depth += 1
-        elif character in ">)]":
-            depth -= 1
-        elif character == "," and depth == 0:
-            parts.append(text[start:place].strip())
+    for place in range(1, len(pieces), 2):
+        if step := _STEPS[pieces[place]]:
+            depth += step
+        elif depth == 0:
+            parts.append("".join(pieces[start:place]).strip())
             start = place + 1
-    last = text[start:].strip()
+    last = "".join(pieces[start:]).strip()
     return [*parts, last] if last else parts
 
 
 def _closing(text: str, start: int) -> int:
     """Index of the > that closes the < at start; the text's end if it was cut off. Signs inside brackets and
     parentheses do not count."""
-    stack = []
-    pairs = {">": "<", ")": "(", "]": "["}
-    for place in range(start, len(text)):
-        character = text[place]
-        if character in "<([":
-            stack.append(character)
-        elif character in pairs and stack and stack[-1] == pairs[character]:
-            stack.pop()
-            if not stack:
-                return place
+    pieces = _BRACKET.split(text[start:])  # every second one is a bracket
+    stack = list[str]()
+    for place in range(1, len(pieces), 2):
+        bracket = pieces[place]
+        if bracket in _OPENED_BY:
+            if stack and stack[-1] == _OPENED_BY[bracket]:
+                stack.pop()
+                if not stack:
+                    return start + sum(map(len, pieces[:place]))
+        else:
+            stack.append(bracket)
     return len(text)
 
 
@@ -144,17 +158,20 @@ def _short(text: str, depth: int, top: bool = False) -> str:
         inner = _of_lambda(text, depth)
         if inner:
             return inner
-    qualified, template, _rest = split(text.removeprefix("void ").removeprefix("&").strip())
-    base = _base(qualified, top)
-    found = arguments(template)
-    if base.rpartition("::")[2] in _WRAPPERS and found:
+    text = text.removeprefix("void ").removeprefix("&").strip()
+    base = _base(_qualified(text), top)
+    is_wrapper = base.rpartition("::")[2] in _WRAPPERS
+    if depth == 0 and not is_wrapper:
+        return base
+    found = arguments(split(text)[1])
+    if is_wrapper and found:
         return _short(found[0], depth, top)
     if not found or depth == 0:
         return base
     only = len(found) == 1
     shown = [
         _short(argument, depth - 1)
-        for argument in found
+        for argument in dict.fromkeys(found)
         if _worth(argument) or (only and not top and _LONE_TYPE.match(argument))
     ]
     return f"{base}<{', '.join(dict.fromkeys(shown))}>" if shown else base
@@ -174,7 +191,7 @@ def _base(qualified: str, top: bool) -> str:
 def _worth(argument: str) -> bool:
     if _LITERAL.match(argument) or argument.startswith("(") or argument.endswith("*"):
         return False
-    return not _MECHANICS.match(_base(split(argument)[0], top=False))
+    return not _MECHANICS.match(_base(_qualified(argument), top=False))
 
 
 def _of_lambda(text: str, depth: int) -> str:

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 
 from msgspec import Struct
 
 from kernelderby.errors import DerbyError
+from kernelderby.profile.kernels.needles import Needles, alternatives
 from kernelderby.profile.names import normal_form, split
 from kernelderby.profile.spans import SpanKind
 from kernelderby.store.fields import read_text, read_toml
@@ -105,6 +106,28 @@ class Rule:
     examples: tuple[str, ...]
 
 
+class RuleTable(tuple[Rule, ...]):
+    """Rules in the order in which they are tried."""
+
+    @cached_property
+    def _parts(self) -> list[tuple[Rule, str]]:
+        """The alternatives of each rule's pattern."""
+        return [(rule, part) for rule in self for part in alternatives(rule.pattern.pattern, rule.pattern.flags)]
+
+    @cached_property
+    def _needles(self) -> Needles:
+        return Needles([part for _, part in self._parts], [rule.pattern.flags for rule, _ in self._parts])
+
+    def asked(self, text: str) -> Iterator[tuple[Rule, re.Pattern[str]]]:
+        """The alternatives that may match the text, in order."""
+        for place in self._needles.places(text):
+            rule, part = self._parts[place]
+            yield rule, _compiled(part, rule.pattern.flags)
+
+
+_compiled = cache(re.compile)
+
+
 _BYTES = {"int8", "uint8"}
 _LAST = "99_shapes.toml"  # asked after names.csv
 
@@ -152,10 +175,10 @@ def _attribute(name: str) -> Attribution:
     )
 
 
-def first_match(candidates: Iterable[Rule], text: str) -> tuple[Rule, re.Match[str]] | None:
+def first_match(candidates: RuleTable, text: str) -> tuple[Rule, re.Match[str]] | None:
     """The first rule whose pattern occurs in the text, with the match."""
-    for rule in candidates:
-        if match := rule.pattern.search(text):
+    for rule, part in candidates.asked(text):
+        if part.search(text) and (match := rule.pattern.search(text)):
             return rule, match
     return None
 
@@ -168,22 +191,22 @@ def _role_of_words(qualified: str, text: str) -> Role:
 
 
 @cache
-def rules() -> tuple[Rule, ...]:
+def rules() -> RuleTable:
     """The rules of rules/<number>_<topic>.toml, in the order in which they are tried."""
     paths = sorted(path for path in RULES.glob("[0-9]*.toml") if path.name != _LAST)
-    return tuple(rule for path in paths for rule in _read(path, "rule"))
+    return RuleTable(rule for path in paths for rule in _read(path, "rule"))
 
 
 @cache
-def last_rules() -> tuple[Rule, ...]:
+def last_rules() -> RuleTable:
     """The rules that are tried after names.csv."""
-    return tuple(_read(RULES / _LAST, "rule"))
+    return RuleTable(_read(RULES / _LAST, "rule"))
 
 
 @cache
-def table(kind: str) -> tuple[Rule, ...]:
+def table(kind: str) -> RuleTable:
     """The rules of rules/roles.toml, dtypes.toml or architectures.toml; kind: role, dtype or architecture."""
-    return tuple(_read(RULES / f"{kind}s.toml", kind))
+    return RuleTable(_read(RULES / f"{kind}s.toml", kind))
 
 
 # What Triton kernels with a `repr` append: their constants, in capitals, _GROUP_K_128_BLOCK_SIZE_M_16 ...
