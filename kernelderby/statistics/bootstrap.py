@@ -10,6 +10,7 @@ import threading
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from statistics import median
 
 import numpy as np
@@ -143,7 +144,7 @@ class ResampledRows:
         if rounds not in self._of_rounds:
             nothing = np.zeros(rounds)
             logs = np.array([each[:rounds] if len(each) >= rounds else nothing for each in self._logs])
-            counts = np.ascontiguousarray(_counts(self._rows[0].uuid, rounds).T)
+            counts = _counts(self._rows[0].uuid, rounds)
             # Not with BLAS: its result is the same to the last bit, but its threads spin afterwards.
             drawn = np.einsum("rk,kd->rd", logs, counts) / rounds - logs.mean(axis=1, keepdims=True)
             # A bootstrap of n values spreads sqrt((n - 1) / n) times too little.
@@ -159,12 +160,13 @@ class ResampledRows:
         return self._of_samples[place]
 
 
+@lru_cache(256)  # every kind of time of a workload has the same draws
 def _counts(uuid: str, rounds: int) -> Floats:
-    """[RESAMPLES, rounds]: the number of times that each round is drawn; independent between workloads."""
+    """[rounds, RESAMPLES]: the number of times that each round is drawn; independent between workloads."""
     drawn = _generator(uuid).integers(0, rounds, size=(RESAMPLES, rounds))
     flat = (drawn + rounds * np.arange(RESAMPLES)[:, None]).ravel()
     counts = np.bincount(flat, minlength=RESAMPLES * rounds)
-    return counts.reshape(RESAMPLES, rounds).astype(np.float64)
+    return np.ascontiguousarray(counts.reshape(RESAMPLES, rounds).T.astype(np.float64))
 
 
 def _log_medians(times: Sequence[Samples]) -> list[Floats]:
@@ -177,9 +179,12 @@ def _log_medians(times: Sequence[Samples]) -> list[Floats]:
         if not lengths:
             continue
         flat = np.array([times[place].flat for place in places])
-        ends = np.cumsum(lengths)
-        medians = [np.median(part, axis=1) for part in np.split(flat, ends[:-1], axis=1)]
-        for place, logs in zip(places, np.log(np.stack(medians, axis=1)), strict=True):
+        if len({*lengths}) == 1:
+            medians = np.median(flat.reshape(len(places), len(lengths), -1), axis=2)
+        else:
+            rounds = np.split(flat, np.cumsum(lengths)[:-1], axis=1)
+            medians = np.stack([np.median(each, axis=1) for each in rounds], axis=1)
+        for place, logs in zip(places, np.log(medians), strict=True):
             found[place] = logs
     return found
 
