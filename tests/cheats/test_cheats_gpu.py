@@ -3,7 +3,7 @@
 exploits_gpu/*.py: beside STATUS, GRAPH False where no graph time may come of it, LEAST_US, what a call really takes (a
 row that passed must not claim less), LARGE for what would gain at 24 MiB (a row that passed must not be faster than the
 honest one of that size, but for KNOWN, a share of its time that docs/protocol.md tells of), ALONE for what disturbs
-those beside it. All of them in one process that says how far it is (270 s on an H200, 2026-11-23), with a
+those beside it. All of them in one process that says how far it is (267 s for all but the last three pairs on an H200, 2026-11-29), with a
 table of what each gains: pytest tests/cheats/test_cheats_gpu.py -m gpu -q -s"""
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ OF_A_CPU = {
     *("a_clock_in_other_machine_code", "works_when_a_profiler_is_told", "works_when_an_alarm_rings"),
     *("a_secret_in_its_times", "a_secret_in_days", "six_tenths_of_its_claims", "keeps_answers_by_their_contents"),
     *("maps_its_own_memory_over_its_output", "punches_holes_into_its_inputs", "reads_beyond_its_outputs"),
-    "hides_behind_a_dead_thread",
+    *("hides_behind_a_dead_thread", "json_that_lies"),
 }
 HONEST_OF_A_CPU = {
     *(
