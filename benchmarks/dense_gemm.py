@@ -25,8 +25,8 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "solutions" / "kernelderby" / "common"))
 import dense_choice  # noqa: E402  # the model that the solution uses
 
-WIDTHS = [1024, 1536, 2048, 2560, 2880, 3072, 3584, 4096, 5120, 5376, 6144, 7168, 8192, 14336]
-OUTPUTS = [*WIDTHS, 128, 256, 512, 1280, 2304, 4608, 10240, 18432, 28672, 57344]
+WIDTHS = [1024, 1536, 2048, 2560, 2880, 3072, 3584, 4096, 5120, 5376, 6144, 7168, 8192, 12288, 14336, 16384]
+OUTPUTS = [*WIDTHS, 64, 128, 192, 256, 384, 512, 768, 1280, 2304, 4608, 10240, 18432, 28672, 57344]
 MOST_FLOPS = 1.2e12
 HOPELESS = 2.2  # forms with a modelled time beyond this multiple of the least are not measured
 ROUNDS = 5
