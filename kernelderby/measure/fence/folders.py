@@ -45,9 +45,13 @@ PLACES = frozenset({*_CACHES, "HOME", "TMPDIR"})  # variables that differ betwee
 
 
 def own_caches(folder: Path) -> dict[str, str]:
-    """An environment with a solution's caches and home in its own folder. The user's packages stay where they are."""
+    """An environment with a solution's caches and home in its own folder. The user's packages stay where they are.
+    Whatever a former process of the solution has put in the place of its home is replaced."""
     home = folder / "home"
-    home.mkdir(parents=True, exist_ok=True)
+    if home.is_symlink() or not home.is_dir():
+        remove_tree(home)
+    with contextlib.suppress(FileExistsError):  # of a second solution with this code, at the same time
+        home.mkdir(parents=True, exist_ok=True)
     found = {name: str(folder / part) for name, part in _CACHES.items()}
     return {**found, "HOME": str(home), **user_base()}
 
