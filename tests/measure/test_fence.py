@@ -637,6 +637,17 @@ def test_what_a_process_holds_is_seen_when_its_first_thread_has_ended(tmp_path):
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc is Linux's")
+def test_threads_of_a_process_whose_name_is_no_text_are_counted():
+    named = "ctypes.CDLL(None).prctl(15, b'\\xff) \\xfe', 0, 0, 0)"
+    program = f"import ctypes, sys; {named}; print(flush=True); sys.stdin.read()"
+    words = [sys.executable, "-c", program]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        process.stdout.readline()
+        assert processes.threads([process.pid]) == 1
+        process.stdin.close()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc is Linux's")
 def test_tables_of_pages_that_nobody_wrote_are_counted():
     """A page that was only read is the kernel's page of zeros and costs nothing; its entry in a table does."""
     before = processes.held([os.getpid()])

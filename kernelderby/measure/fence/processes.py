@@ -77,7 +77,7 @@ def threads(pids: Collection[int]) -> int:
     found = 0
     for pid in pids:
         try:
-            found += int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[17])
+            found += int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[17])
         except (OSError, ValueError, IndexError):
             continue
     return found
