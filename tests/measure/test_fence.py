@@ -17,9 +17,12 @@ from types import SimpleNamespace
 import pytest
 
 from kernelderby.catalog import Catalog
+from kernelderby.catalog.columns import parts
 from kernelderby.errors import DerbyError
 from kernelderby.measure.fence import caches, folders, landlock, marks, notices, processes, seccomp
+from kernelderby.measure.run import ledger
 from kernelderby.measure.run.rows import set_aside_foreign
+from kernelderby.measure.wire.sources import cache_folder
 
 
 def test_an_environment_keeps_what_libraries_need_and_no_secret():
@@ -293,6 +296,13 @@ def test_a_worker_has_no_leases_no_permissions_to_take_and_no_powers(tmp_path):
         [sys.executable, "-c", REFUSED, str(tmp_path / "file")], capture_output=True, text=True, timeout=60
     )
     assert done.stdout == "held\n", done.stderr
+
+
+def test_nothing_of_other_runs_can_be_read():
+    """Words of solutions, caches, and the rows that derby rank keeps as columns."""
+    hidden = set(caches.of_other_runs(base := cache_folder()))
+    words, rows = ledger.Logs("2026").folder.parent, parts.cache_folder() / "rows"
+    assert {words, rows, caches._kept(base, "a").parent, base / "built"} == hidden
 
 
 def test_a_worker_reads_all_but_what_is_hidden(tmp_path, monkeypatch):

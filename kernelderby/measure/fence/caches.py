@@ -39,6 +39,12 @@ def of_run(base: Path, solution_hash: str) -> Path:
         return _claimed[key][0]
 
 
+def of_other_runs(base: Path) -> list[Path]:
+    """Folders of the user's cache that hold words, caches and rows of other solutions and runs. A worker may not read
+    them: it would find there what it said or wrote in a run that it did not pass."""
+    return [base / name for name in ("built", "kept", "logs", "rows")]
+
+
 def forget(base: Path, hashes: Collection[str]) -> None:
     """These solutions begin their next run without anything of an earlier one."""
     for each in hashes:

@@ -89,6 +89,7 @@ class WorkerProcess:
                 root=str(Path(root).resolve()),
                 device=device,
                 writable=[str(each) for each in writable],
+                hidden=[str(each) for each in caches.of_other_runs(cache_folder())] if writable else [],
                 judge=os.getpid(),
                 guarded=[os.getpid(), os.getpgrp(), *watcher.pids(), *list(self._alive)[-_PROTECTED:]],
                 mark=number,

@@ -28,11 +28,13 @@ _PACKET = 32
 @dataclass(frozen=True, slots=True)
 class Beginning:
     """The data that a worker has from its start. writable: the only folders that it may write; empty means no fence.
-    judge: this process. guarded: processes that it must not signal. mark: its mark (marks.mark)."""
+    hidden: folders whose files it may not even read. judge: this process. guarded: processes that it must not signal.
+    mark: its mark (marks.mark)."""
 
     root: str
     device: str
     writable: list[str]
+    hidden: list[str]
     judge: int
     guarded: list[int]
     mark: int
