@@ -215,6 +215,29 @@ class TestTwoRounds:
             is Status.UNWRITTEN
         )
 
+    @pytest.mark.parametrize("dtype", ["int8", "uint8"])
+    def test_bytes_that_are_once_the_one_poison_and_once_the_other_were_written(self, definition, dtype):
+        """As in an honest quantisation: -1 and 127 are among its most frequent values."""
+        definition = replace(definition, outputs={"out": replace(definition.outputs["out"], dtype=dtype)})
+
+        def quantised(x, y, factor):
+            found = x + factor * y
+            return (found / found.abs().amax(1, keepdim=True) * 127).nan_to_num(0).round().to(torch.int8)
+
+        module = SimpleNamespace(
+            run=lambda *given: quantised(*given).view(getattr(torch, dtype)),
+            generate_inputs=lambda values, device: {"y": torch.zeros(values["rows"], 16)},
+        )
+        maker = InputMaker(definition, module, Case("", {"rows": 2048, "columns": 16}, {"factor": 2.0}, 5), CPU, None)
+
+        def status(left_out):
+            def run(x, y, factor, out):
+                out.view(torch.int8).view(-1)[left_out:].copy_(quantised(x, y, factor).view(-1)[left_out:])
+
+            return local_check(Candidate(run, True, definition), module, maker).status
+
+        assert status(0) is Status.PASSED and status(1) is Status.UNWRITTEN
+
     def test_two_outputs_for_one(self, definition):
         assert self.status(definition, lambda x, y, f: (x, y), False) is Status.WRONG_SHAPE
 
