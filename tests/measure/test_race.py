@@ -136,6 +136,27 @@ def compares(race, monkeypatch, which):
     monkeypatch.setattr(race.series, "drawn", lambda name, iterations: {which: None})
 
 
+def test_what_is_compared_goes_into_memory_that_was_there_before_the_first_call(definition, monkeypatch):
+    """A worker sees how much its judge holds. By its growth it would see the last call that is compared."""
+    seen, kept = [], []
+    race = local_race(*parts(definition, lambda *given: (seen.append("call"), right(*given))), WallTimer())
+    room = race.exchange.room
+
+    def taken(count):
+        found = room(count)
+        seen.extend(each["out"].data_ptr() for each in found)
+        return found
+
+    monkeypatch.setattr(race.exchange, "room", taken)
+    monkeypatch.setattr(race.exchange, "expect_right", lambda said, calls: kept.extend(left for left, *_ in calls))
+    monkeypatch.setattr("kernelderby.measure.judge.series._KEPT_BYTES", 0)
+    compares(race, monkeypatch, 2)
+    seen.clear()
+    race.series.timed("1/eager", "eager", 5)
+    assert seen[2:] == ["call"] * 5 and len(kept) == 1
+    assert kept[0].outputs["out"].data_ptr() in seen[:2]
+
+
 @pytest.mark.parametrize("room", [1 << 20, 0], ids=["kept", "not kept"])
 def test_one_wrong_call_among_those_that_are_not_compared_is_seen(definition, monkeypatch, room):
     calls = []

@@ -244,11 +244,23 @@ class Exchange:
             self.ready(which, POISON[0])
         synchronize(self.maker.device)
 
-    def snapshot(self, which: int) -> Outputs:
+    def snapshot(self, which: int, into: Outputs | None = None) -> Outputs:
         """The outputs as they are now: what is looked at later is nothing that anybody else can reach."""
-        copies = {name: tensor.clone() for name, tensor in self.every[which].outputs.items()}
+        copies = into or {name: torch.empty_like(tensor) for name, tensor in self.every[which].outputs.items()}
+        for name, tensor in self.every[which].outputs.items():
+            bytes_of(copies[name]).copy_(bytes_of(tensor))
         synchronize(self.maker.device)
         return copies
+
+    def room(self, count: int) -> list[Outputs]:
+        """Memory for the outputs of so many calls that are kept, and of one that is not. A call's outputs go into the
+        last, which is taken off where they are kept. It is there before the first call: everybody sees how much memory
+        the judge and its GPU have, and would see by its growth which calls are compared, and when no more will be."""
+        outputs = self.sets[0].outputs
+        found = [{name: torch.empty_like(tensor) for name, tensor in outputs.items()} for _ in range(count + 1)]
+        for tensor in (tensor for each in found for tensor in each.values()):
+            bytes_of(tensor).fill_(0)  # a CPU gives pages to who writes
+        return found
 
     def left(self, which: int, keeps: bool, taken: Outputs | None = None) -> Left:
         """After a call. The same is done whether the outputs are kept or not: a worker that waits could tell by the

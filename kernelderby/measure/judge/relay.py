@@ -26,7 +26,7 @@ import torch
 
 from kernelderby.measure.clock.timing import flush_bytes
 from kernelderby.measure.judge.checksums import bytes_of
-from kernelderby.measure.judge.correctness import POISON, synchronize
+from kernelderby.measure.judge.correctness import POISON, Outputs, synchronize
 from kernelderby.measure.judge.exchange import COMPARING_SECONDS, ENOUGH_BY_CLOCK, Exchange, Left
 from kernelderby.measure.wire.remote import RemoteExecutor
 from kernelderby.measure.wire.replies import Failed
@@ -195,6 +195,7 @@ class Relay:
         """Microseconds of single calls, the sets in turn. keeps: of which `left` gets the outputs, with the set and the
         variant of the contents. What the judge does between two calls is the same for all of them."""
         times, device, until = list[float](), self._exchange.maker.device, math.inf
+        room = self._exchange.room(len(keeps))
         for number in range(count):
             if time.monotonic() > until:
                 raise Failed(Status.TIMED_OUT, f"{_IN_TIME} single calls took longer than {executor.seconds:g} s")
@@ -206,7 +207,9 @@ class Relay:
             synchronize(device)
 
             def drive(which: int = which, variant: str = variant, number: int = number) -> None:
-                us, found = self._single(executor, signals, which, variant, number in keeps)
+                us, found = self._single(executor, signals, which, variant, number in keeps, room[-1])
+                if number in keeps:
+                    room.pop()
                 times.append(us)
                 if left is not None:
                     left[number] = found, which, variant
@@ -217,15 +220,14 @@ class Relay:
         return times
 
     def _single(
-        self, executor: RemoteExecutor, signals: Signals, which: int, variant: str, keeps: bool
+        self, executor: RemoteExecutor, signals: Signals, which: int, variant: str, keeps: bool, taken: Outputs
     ) -> tuple[float, Left]:
-        """Microseconds of a call, and what it has left."""
+        """Microseconds of a call, and what it has left. taken: gets its outputs."""
         exchange, maker = self._exchange, self._exchange.maker
         device = maker.device
         inputs, outputs = exchange.sets[which].inputs, exchange.sets[which].outputs
         own = exchange.expected_inputs(which, variant)
         changing = [each for each in own if isinstance(own[each], torch.Tensor) and each not in maker.steady]
-        taken = {each: torch.empty_like(tensor) for each, tensor in outputs.items()}
         synchronize(device)
         for _ in range(_AHEAD + (len(changing) + 2 * len(outputs)) // _TENSORS_A_FLUSH):
             evict_inputs(device)

@@ -50,6 +50,7 @@ class Series:
         sets, maker, random = exchange.sets, exchange.maker, exchange.random
         drawn = self.drawn(name, iterations)
         keeps_all = iterations * sum(output.nbytes for output in sets[0].outputs.values()) <= _KEPT_BYTES
+        room = exchange.room(iterations if keeps_all else len(drawn))
         left: list[Left] = []
 
         def before(iteration: int) -> None:
@@ -60,7 +61,10 @@ class Series:
             synchronize(maker.device)
 
         def after(iteration: int) -> None:
-            left.append(exchange.left(iteration % len(sets), keeps_all or iteration in drawn))
+            which, keeps = iteration % len(sets), keeps_all or iteration in drawn
+            left.append(exchange.left(which, keeps, exchange.snapshot(which, room[-1])))
+            if keeps:
+                room.pop()
 
         spans = exchange.executor.spans(kind, iterations, before, after)
         exchange.expect_right(
