@@ -52,11 +52,11 @@ _DRAWN_BYTES, _OF_MEMORY_DRAWN = 4 << 30, 16  # the same of outputs that wait to
 
 class References:
     """The reference's outputs of one case, computed once for all who race: they are compared on the same contents.
-    seconds: the least that one took to compute and to compare, whatever the others' processes did meanwhile; 0: none
-    was computed yet."""
+    seconds, rows_seconds: the least that one, or one of some rows, took to compute and to compare, whatever the
+    solutions' processes did meanwhile; 0: none was computed yet."""
 
     def __init__(self) -> None:
-        self.seconds = 0.0
+        self.seconds = self.rows_seconds = 0.0
         self._kept: dict[frozenset[tuple[str, int]], Outputs] = {}
         self._nbytes = 0
         self.redraw()
@@ -84,6 +84,9 @@ class References:
 
     def took(self, seconds: float) -> None:
         self.seconds = min(self.seconds or seconds, seconds)
+
+    def rows_took(self, seconds: float) -> None:
+        self.rows_seconds = min(self.rows_seconds or seconds, seconds)
 
     def drawn(self, name: str, iterations: int) -> list[int]:
         """The calls of a series in the order in which they are compared, the same for all who race, each order as
@@ -132,7 +135,7 @@ class Exchange:
         references: References | None = None,
     ) -> None:
         self.definition, self.module, self.maker, self.executor = definition, module, maker, executor
-        self.references, self._rows_seconds = references or References(), 0.0
+        self.references = references or References()
         self.in_place = in_place or {}
         self.random = random.SystemRandom()  # which calls are compared is nothing that a seed could tell
         self.stays: list[dict[str, int]] = []  # checksums of the inputs that a turn's calls share, of each set
@@ -193,7 +196,7 @@ class Exchange:
         a reference of those. least: so many in any case."""
         whole, rows = self.affordable(seconds, min(wanted, calls)), 0
         if has_rows(self.module):
-            of_rows = self._rows_seconds or self.reference_seconds / 8
+            of_rows = self.references.rows_seconds or self.reference_seconds / 8
             rows = max(least - whole, min(wanted - whole, int(seconds / max(of_rows, 1e-6))))
         else:
             whole = max(whole, least)
@@ -291,7 +294,7 @@ class Exchange:
             drawn = sorted(self.random.sample(range(there), min(rows, there)))
             own, outputs = some_rows(self.module, own, outputs, drawn)
             verdict = judge(self.definition, self.module, own, outputs)
-            self._rows_seconds = time.monotonic() - start
+            self.references.rows_took(time.monotonic() - start)
             return verdict
         return self.compared(own, outputs, {**self.stays[which % len(self.stays)], **expected})
 
