@@ -4,13 +4,16 @@ import time
 from types import SimpleNamespace
 
 import pytest
-from measuring import CPU, DEFINITION, MISBEHAVIOURS, measure, of_process
+from measuring import CPU, DEFINITION, MISBEHAVIOURS, copied_set, measure, of_process
 
 from kernelderby.catalog import Catalog
+from kernelderby.measure.judge.inputs import InputMaker
 from kernelderby.measure.run.plan import Settings
 from kernelderby.measure.run.progress import Observer
 from kernelderby.measure.run.runner import Runner
 from kernelderby.measure.run.workers import Workers
+from kernelderby.measure.wire.process import WorkerProcess
+from kernelderby.rows.measurement import Status
 
 
 @pytest.fixture
@@ -24,6 +27,21 @@ def workers():
 def honest():
     catalog = Catalog.open(MISBEHAVIOURS)
     return catalog.definition(DEFINITION), [catalog.solution("honest")]
+
+
+def test_workers_stand_still_while_the_time_of_generating_is_measured(tmp_path, monkeypatch):
+    """Who slowed it down would get contents that come again."""
+    states, places = [], InputMaker.places
+
+    def looked(self):
+        if not hasattr(self, "steady"):
+            states.append({of_process(pid)[0] for pid in list(WorkerProcess._alive)})
+        return places(self)
+
+    monkeypatch.setattr(InputMaker, "places", looked)
+    rows = measure(copied_set(tmp_path), ["honest"])
+    assert [row.status for row in rows] == [Status.PASSED] * 2
+    assert states == [set(), {"T"}]
 
 
 def begun(workers):

@@ -71,7 +71,7 @@ class InputMaker:
         self._secret = secret
         self._kept: dict[int | str, dict[str, torch.Tensor]] = {}
         self._room = _KEPT_BYTES
-        self._slow_to_generate: bool | None = None
+        self.is_slow_to_generate: bool | None = None  # None: not measured yet
         self._generate: Callable[..., dict[str, torch.Tensor]] | None = getattr(
             module, definition.custom_inputs_entrypoint or "generate_inputs", None
         )
@@ -102,10 +102,10 @@ class InputMaker:
         # What refresh() leaves as it is.
         generated = [name for name in given if not self._generates and name not in self._varied]
         self.steady = [name for name in tensors if name in constant or name in generated]
-        if self._generates and self._generate is not None and self._slow_to_generate is None:
+        if self._generates and self._generate is not None and self.is_slow_to_generate is None:
             start = time.monotonic()
             self._given("timed")  # once and beforehand: later, a variant would no longer be what it was
-            self._slow_to_generate = time.monotonic() - start > _QUICK_SECONDS
+            self.is_slow_to_generate = time.monotonic() - start > _QUICK_SECONDS
         return places
 
     def output_places(self) -> dict[str, Place]:
@@ -169,7 +169,7 @@ class InputMaker:
         """Of all calls another one, as long as that takes no time to speak of. A dataset's files are what they are."""
         if self._generate is None:
             return 0
-        if self._slow_to_generate:
+        if self.is_slow_to_generate:
             return f"pool/{self._number('pool', variant) % POOL}"
         return variant
 

@@ -58,6 +58,7 @@ class JudgesTable:
         if solution.setup and definition.of_setup != definition.constants:
             definition = definition.with_setup()
             maker = InputMaker(definition, self.module, maker.case, self.device, maker.root, self.secret)
+            maker.is_slow_to_generate = self.maker.is_slow_to_generate
         exchange = Exchange(definition, self.module, maker, executor, solution.in_place, references=self.references)
         return Race(exchange, has_setup=bool(solution.setup))
 

@@ -7,6 +7,7 @@ import statistics
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -71,6 +72,10 @@ class Contest:
         """Writes a row for each solution. DefinitionFailed if the definition's own code fails: then it cannot judge,
         and the solutions still in the race get no row."""
         workers, ledger, racers = self._run.workers, self._run.ledger, list[Racer]()
+        # How long its contents take to generate is measured here: a worker that runs could make it long, and would then
+        # know the few contents that are used again and again.
+        with workers.alone(), suppress(MemoryError, RuntimeError, OSError):  # if it cannot be made, its racers say so
+            self._table.maker.places()
         for solution, worker in workers.load(self._job.solutions):
             racers.append(Racer(solution, worker, secret=self._table.secret))
         for solution in self._job.solutions:
