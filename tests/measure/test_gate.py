@@ -12,6 +12,10 @@ import numpy as np
 import pytest
 from measuring import copied_set
 
+from kernelderby.measure.wire.quoted import quoted
+from kernelderby.measure.wire.replies import Failed
+from kernelderby.rows.measurement import Status
+from kernelderby.rows.row import JUDGE_WITHOUT_MEMORY
 from kernelderby.statistics.gate import (
     CANNOT_TELL,
     NO_REGRESSION,
@@ -23,6 +27,19 @@ from kernelderby.statistics.gate import (
     looks,
 )
 from kernelderby.statistics.rank_test import signed_rank_interval
+
+
+@pytest.mark.parametrize(
+    ("words", "verdict"),
+    [(JUDGE_WITHOUT_MEMORY, CANNOT_TELL), (quoted(JUDGE_WITHOUT_MEMORY), REGRESSION), ("", REGRESSION)],
+)
+def test_a_candidate_that_says_what_the_judge_says_is_a_regression_all_the_same(words, verdict):
+    pytest.importorskip("torch")
+    from kernelderby.measure.run import gate
+
+    out = gate._Out("candidate 1", Failed(Status.OUT_OF_MEMORY, words))
+    assert gate._failed(None, out).verdict == verdict
+    assert gate._failed(None, gate._Out("base 1", Failed(Status.RAISED, words))).verdict == CANNOT_TELL
 
 
 @pytest.fixture(scope="module")

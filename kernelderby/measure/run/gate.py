@@ -98,6 +98,7 @@ class _Out(Exception):
     def __init__(self, role: str, end: Verdict | Failed) -> None:
         super().__init__(f"{end.status}: {end.message}")
         self.role = role
+        self.is_unjudged = end.status is Status.OUT_OF_MEMORY and end.message.startswith(JUDGE_WITHOUT_MEMORY)
 
 
 class Gate:
@@ -254,7 +255,7 @@ def _failed(workload: Workload, out: _Out) -> GatedWorkload:
     """A wrong candidate is a regression. With a wrong base, or without memory for the judge, there is nothing to
     compare."""
     side, message = side_of(out.role), shown(str(out))
-    is_wrong = side == "candidate" and JUDGE_WITHOUT_MEMORY not in message
+    is_wrong = side == "candidate" and not out.is_unjudged
     return GatedWorkload(workload, REGRESSION if is_wrong else CANNOT_TELL, "", None, f"the {side}: {message}")
 
 
