@@ -14,6 +14,7 @@ from kernelderby.measure.machine import health
 from kernelderby.measure.machine.environment import GpuSensors
 from kernelderby.measure.machine.health import Health, MachineFailed
 from kernelderby.measure.machine.probe import Machine
+from kernelderby.measure.run.rows import TRIES
 from kernelderby.measure.run.verify import verify
 from kernelderby.measure.wire.replies import Failed, GpuSeen
 from kernelderby.rows.measurement import Status
@@ -209,6 +210,18 @@ def test_whoever_knows_its_times_is_not_measured_once_more(message, times, crowd
     table, job = SimpleNamespace(device=SimpleNamespace(type="cuda")), SimpleNamespace(solutions=(1, 2))
     contest = Contest(SimpleNamespace(), job, table)
     assert contest._is_crowded_out(SimpleNamespace(times=times), Failed(Status.OUT_OF_MEMORY, message)) is crowded
+
+
+def test_who_takes_the_judges_memory_with_its_times_in_hand_is_not_tried_without_end(tmp_path, monkeypatch):
+    from kernelderby.measure.run.contest import Contest
+
+    monkeypatch.setattr(
+        Contest, "_doubt", lambda self, racer: Failed(Status.OUT_OF_MEMORY, f"{JUDGE_WITHOUT_MEMORY}: 1 GiB")
+    )
+    root = copied_set(tmp_path)
+    found = [measure(root, ["honest"], workloads=("8",)) for _ in range(TRIES + 1)]
+    assert [[row.environment["tries"] for row in rows] for rows in found] == [[1], [2], [3], []]
+    assert all(row.is_unjudged for rows in found for row in rows)
 
 
 def test_a_definition_that_breaks_alone_is_named(tmp_path):

@@ -102,7 +102,9 @@ class Ledger:
         message = self.logs.kept(about, message)
         if status in TRIED_AGAIN:
             key = solution.name, job.workload.uuid, self._machine.name, self._machine.protocol
-            is_try = not message.startswith(JUDGE_WITHOUT_MEMORY)
+            # With times in hand and nobody beside it, a solution may have taken the memory to get rid of them.
+            knew = racer is not None and bool(racer.times) and len(job.solutions) == 1
+            is_try = knew or not message.startswith(JUDGE_WITHOUT_MEMORY)
             self.tries[key] = environment["tries"] = self.tries.get(key, 0) + is_try
             then = "it counts" if self.tries[key] >= TRIES else "the next run tries again"
             message = f"{message} (try {self.tries[key]} of {TRIES}: {then})" if is_try else message
