@@ -1,6 +1,7 @@
 """A row is bound to the code that ran: comments and layout do not outdate it, a token does."""
 
 import json
+import runpy
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -63,6 +64,14 @@ def test_a_python_statement_or_constant_counts(old, new):
 def test_docstrings_count_where_a_file_reads_them():
     reads = PYTHON + "kernel = compile(run.__doc__)\n"
     assert python_form(reads.replace("What it does", "Other")) != python_form(reads)
+
+
+@pytest.mark.parametrize(("first", "counts"), [("utf-7", True), ("UTF_8", False), ("raw_unicode_escape", True)])
+def test_a_comment_that_its_encoding_makes_code_counts(tmp_path, first, counts):
+    texts = [f"#!python\n# -*- coding: {first} -*-\nfound = 1\n# fine{end}\n" for end in ("", "+AAo-found = 2")]
+    assert (python_form(texts[0]) != python_form(texts[1])) == counts
+    (tmp_path / "main.py").write_text(texts[1])
+    assert runpy.run_path(str(tmp_path / "main.py"))["found"] == (2 if first == "utf-7" else 1)
 
 
 CUDA = r"""#include "common.cuh"  // what all share

@@ -2,8 +2,9 @@
 
 Python: the syntax tree without docstrings; they stay where the file names `__doc__`. C++ and CUDA: the tokens, every
 preprocessor directive on a line of its own, strings word for word. White space counts, as one blank, where a solution
-turns tokens into strings (`#argument` in a macro). Other files, and files that do not parse, count with their whole
-text. Two texts of one form run alike, except for code that reads its own text or line numbers (`__LINE__`, tracebacks).
+turns tokens into strings (`#argument` in a macro). Other files, files that do not parse, and Python in another encoding
+than UTF-8 count with their whole text. Two texts of one form run alike, except for code that reads its own text or line
+numbers (`__LINE__`, tracebacks).
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
+_ENCODING = re.compile(r"[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)")  # PEP 263, in the first two lines
+_UTF_8, _LINE_END = re.compile(r"utf[-_]?8", re.IGNORECASE), re.compile(r"\r\n|\r|\n")
 _STRINGISES = re.compile(rf"^[ \t]*#[ \t]*define\b(?:{_SPLICE}|[^\n])*?[^#\n]#[ \t]*[^\W\d]", re.MULTILINE)
 
 
@@ -46,7 +49,11 @@ def _running(path: str, text: str, spaced: bool) -> str:
 
 @lru_cache(1024)
 def python_form(text: str) -> str:
-    """A form that is the same for two texts with one syntax tree, in every version of Python."""
+    """A form that is the same for two texts with one syntax tree, in every version of Python. A file that names another
+    encoding than UTF-8 counts whole: in utf-7 a comment can hold the end of its line, and code behind it."""
+    named = (_ENCODING.match(line) for line in _LINE_END.split(text, 2)[:2])
+    if any(found and not _UTF_8.fullmatch(found[1]) for found in named):
+        return text
     try:
         return _form(ast.parse(text), "__doc__" in text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
