@@ -131,3 +131,12 @@ def test_rivals_stand_still_while_a_solution_is_witnessed(tmp_path, monkeypatch)
     rows = measure(root, ["honest", "rival"], workloads=("8",))
     assert [row.status for row in rows] == [Status.PASSED] * 2
     assert [own for own, _ in found] == ["S", "S"] and [rivals for _, rivals in found] == [{"T"}, {"T"}]
+
+
+@pytest.mark.parametrize("name", ["é" * 120, "a" * 250])
+def test_a_name_that_fills_a_files_name_is_no_mistake(misbehaviours, name):
+    [own] = misbehaviours.glob("solutions/**/honest")
+    path = own.rename(own.with_name(name)) / "solution.toml"
+    path.write_text(path.read_text().replace('"honest"', f'"{name}"'))
+    [row] = measure(misbehaviours, [name], workloads=("8",))
+    assert row.status is Status.PASSED, said_by(row)

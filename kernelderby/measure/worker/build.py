@@ -16,6 +16,7 @@ from kernelderby.catalog import Definition, Solution
 from kernelderby.measure.wire.sources import import_file, write_once
 
 PYTHON_LANGUAGES = ("python", "triton", "tilelang")
+_LETTERS = 40  # of a solution's name in a folder's: with four bytes each, the folder's fits on every disk
 _BY_NAME = """from pathlib import Path
 
 from kernelderby.measure.wire.sources import import_file
@@ -35,7 +36,7 @@ def load_solution(definition: Definition, solution: Solution) -> Callable[..., A
     """
     if solution.language not in PYTHON_LANGUAGES:
         return _build_compiled(definition, solution)
-    folder = write_once(f"{solution.name}-{solution.text_hash}", solution.sources)
+    folder = write_once(f"{solution.name[:_LETTERS]}-{solution.text_hash}", solution.sources)
     _without_bytecode(folder)
     file = solution.entry_point.partition("::")[0]
     return _function(_imported(folder / file, _module_name(solution)), solution.entry_point)
@@ -63,7 +64,7 @@ def solution_module(solution: Solution) -> ModuleType:
 
 def _module_name(solution: Solution) -> str:
     """Without dots, so that it can be imported."""
-    return re.sub(r"\W", "_", f"kernelderby_solution_{solution.name}_{solution.text_hash}")
+    return re.sub(r"\W", "_", f"kernelderby_solution_{solution.name[:_LETTERS]}_{solution.text_hash}")
 
 
 def _imported(path: Path, name: str) -> ModuleType:
