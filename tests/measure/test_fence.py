@@ -478,6 +478,30 @@ def test_a_worker_that_takes_too_much_is_ended(misbehaviours, monkeypatch, body,
     assert row["measurement"]["status"] == status and told in row["evaluation"]["log"]
 
 
+def test_what_a_rival_has_filled_is_not_laid_to_the_charge_of_who_stood_still(misbehaviours, monkeypatch):
+    """Its files in shared memory stay there, and the next who works would be ended for them."""
+    from kernelderby.measure.wire import process, still
+
+    free = {"room": 4 << 30, "memory": 8 << 30}
+    monkeypatch.setattr(shutil, "disk_usage", lambda place: SimpleNamespace(free=free["room"]))
+    monkeypatch.setattr(process.allowed, "free_bytes", lambda: free["memory"])
+    worker = process.WorkerProcess(misbehaviours, "cpu", solution_hash="a" * 16)
+    try:
+        for filled, ends in (("room", "it filled"), ("memory", "GiB of memory left")):
+            with still.standing_still([worker]):
+                free[filled] = 1 << 20
+            worker._looked_at = 0
+            assert worker._takes_too_much() is None
+            with still.standing_still([worker]):
+                free[filled] = 8 << 30
+            free[filled] = 1 << 20
+            worker._looked_at = 0
+            assert ends in worker._takes_too_much()[1]
+            free[filled] = 8 << 30
+    finally:
+        worker.kill()
+
+
 LATER = """
 import os, sys
 from kernelderby.measure.fence import seccomp

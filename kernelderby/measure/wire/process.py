@@ -83,7 +83,7 @@ class WorkerProcess:
             environment |= {**folders.own_caches(own), "TMPDIR": str(self._scratch)}
             writable = folders.writable(own, self._scratch)
             self._places = (self._scratch, own)
-            self._room = folders.room(*self._places)
+            self._room = self.room()
         with self._starting:
             beginning = Beginning(
                 root=str(Path(root).resolve()),
@@ -168,6 +168,16 @@ class WorkerProcess:
     def _end_working(self) -> None:
         self._ending = "worked on while the run had stopped it, and was ended"
         self.kill()
+
+    def room(self) -> dict[Path, int]:
+        """Free bytes where it may write."""
+        return folders.room(*self._places) if self._places else {}
+
+    def excuse(self, memory: float, room: dict[Path, int]) -> None:
+        """By so much more has the machine's free memory, and the room where it may write, become while it stood still:
+        what a rival has filled is not laid to its charge."""
+        self._free_before += memory
+        self._room = {place: free + room.get(place, 0) for place, free in self._room.items()}
 
     def go_on(self) -> None:
         self._signal(signal.SIGCONT)
