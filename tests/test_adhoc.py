@@ -42,6 +42,12 @@ def test_a_name_in_the_set_has_letters_of_every_locale(own):
     assert (result.solution, result.status) == ("k_fig__", "passed")
 
 
+def test_a_file_may_begin_with_the_mark_of_utf_8(own, derby):
+    (own / "marked.py").write_text("def run(x):\n    return x * 2\n", encoding="utf-8-sig")
+    code, out, err = derby("check", "marked.py", "--for", "twice", "--shape", "T=3,D=5")
+    assert code == 0, out + err
+
+
 def test_run_may_be_what_a_function_gave(own, derby):
     (own / "made.py").write_text("from functools import partial\n\nrun = partial(lambda by, x: x * by, 2)\n")
     code, out, err = derby("check", "made.py", "--for", "twice", "--shape", "T=3,D=5")

@@ -39,6 +39,7 @@ def run(x, *, factor=2):
         ('    """What it does."""\n', ""),
         ("  # twice", "    # more"),
         ("return (y)", "return y"),
+        ('"""Head."""', '\ufeff"""Head."""'),
         ("x, *, factor=2", "\n    x,\n    *,\n    factor=2,\n"),
     ],
 )

@@ -11,9 +11,9 @@ from kernelderby.store.fields import suggestion
 
 
 def parsed(place: object, text: str) -> ast.Module:
-    """DerbyError with the line of a syntax error."""
+    """DerbyError with the line of a syntax error. Without the mark with which some editors begin a file in UTF-8."""
     try:
-        return ast.parse(text)
+        return ast.parse(text.removeprefix("\ufeff"))
     except SyntaxError as error:
         raise DerbyError(f"{place}:{error.lineno}: {error.msg}; mend it") from None
     except (ValueError, RecursionError, MemoryError) as error:

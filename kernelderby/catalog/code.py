@@ -51,6 +51,7 @@ def _running(path: str, text: str, spaced: bool) -> str:
 def python_form(text: str) -> str:
     """A form that is the same for two texts with one syntax tree, in every version of Python. A file that names another
     encoding than UTF-8 counts whole: in utf-7 a comment can hold the end of its line, and code behind it."""
+    text = text.removeprefix("\ufeff")  # which Python does not read either
     named = (_ENCODING.match(line) for line in _LINE_END.split(text, 2)[:2])
     if any(found and not _UTF_8.fullmatch(found[1]) for found in named):
         return text
