@@ -1,13 +1,15 @@
-"""Memory and processes that this process may use: in a container, fewer than the machine has (cgroups(7))."""
+"""Memory and processes that this process may use: in a container, fewer than the machine has (cgroups(7)), and of
+processes no more than the kernel has numbers for, or than one user may have."""
 
 from __future__ import annotations
 
 import os
+import resource
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-_OWN, _GROUPS = "/proc/self/cgroup", "/sys/fs/cgroup"
+_OWN, _GROUPS, _KERNEL = "/proc/self/cgroup", "/sys/fs/cgroup", "/proc/sys/kernel"
 
 
 def memory_bytes() -> float:
@@ -36,8 +38,15 @@ def free_bytes() -> float:
 
 
 def processes() -> float:
-    """And threads, together; infinite outside of a container."""
-    return min([float("inf"), *_limits("pids", ("pids.max",))])
+    """And threads, together: of the container, the kernel and the user. Infinite if unknown."""
+    found = [float("inf"), *_limits("pids", ("pids.max",))]
+    for name in ("pid_max", "threads-max"):
+        with suppress(OSError, ValueError), open(f"{_KERNEL}/{name}") as file:
+            found.append(float(file.read()))
+    of_user = resource.getrlimit(resource.RLIMIT_NPROC)[0]
+    if of_user >= 0 and os.geteuid() != 0:  # root has no such limit
+        found.append(of_user)
+    return min(found)
 
 
 def _limits(controller: str, names: tuple[str, ...]) -> Iterator[float]:

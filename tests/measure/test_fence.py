@@ -6,6 +6,7 @@ import errno
 import json
 import mmap
 import os
+import resource
 import shutil
 import socket
 import subprocess
@@ -567,6 +568,7 @@ def test_a_container_has_less_than_the_machine(tmp_path, monkeypatch):
     own = tmp_path / "own"
     monkeypatch.setattr(allowed, "_OWN", str(own))
     monkeypatch.setattr(allowed, "_GROUPS", str(tmp_path))
+    monkeypatch.setattr(allowed, "_KERNEL", str(tmp_path))
     whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     own.write_text("0::/\n")
     assert processes.memory_limit() == int(0.8 * whole) and processes.fitting(20_000) == 20_000
@@ -586,6 +588,12 @@ def test_a_container_has_less_than_the_machine(tmp_path, monkeypatch):
     assert allowed.free_bytes() == 4096
     own.unlink()
     assert processes.memory_limit() == int(0.8 * whole)
+    (tmp_path / "pid_max").write_text("1000\n")
+    (tmp_path / "threads-max").write_text("5000\n")
+    assert processes.fitting(20_000) == 500, "with all of the kernel's numbers, nobody could start a process"
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (300, 400))
+    assert processes.fitting(20_000) == 150
 
 
 def test_memory_behind_pipes_and_nameless_files_is_counted_once():
