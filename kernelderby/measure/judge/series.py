@@ -3,7 +3,7 @@
 Before every timed call, outside its window, the random inputs of its set get new contents and the outputs new poison
 (the input's contents, where they lie in one). The generated inputs stay, so that the work (the routing, say) is the
 workload's own. Calls that were drawn before the series are compared whole when it is over, with the reference of the
-judge's own contents. Of all others a checksum is taken right after the window, and the call is made once more, untimed
+judge's own contents. Of all calls a checksum is taken right after the window, and the call is made once more, untimed
 and in another order, on the same contents: where the solution gave the same bits twice in the check, it has to give
 them again.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Collection
 
 from kernelderby.measure.clock.spans import Spans
 from kernelderby.measure.judge.correctness import POISON, synchronize
@@ -72,24 +73,27 @@ class Series:
             ((left[number], number % len(sets), f"{name}/{number}", rows) for number, rows in drawn.items()),
         )
         if self.repeats:
-            self._repeat(name, kind, {number: each for number, each in enumerate(left) if number not in drawn})
+            self._repeat(name, kind, left, {number for number, rows in drawn.items() if rows is None})
         return spans
 
-    def _repeat(self, name: str, kind: str, left: dict[int, Left]) -> None:
-        """Timed calls once more, untimed, in random order: the bits that they left must come again. Where they do not,
-        what the call left is compared whole, if it was kept, else what came now; Wrong where it is not right. From then
-        on the solution is looked at longer: rounding may hang on the order of atomics, or a call was wrong."""
+    def _repeat(self, name: str, kind: str, left: list[Left], right: Collection[int]) -> None:
+        """Timed calls once more, untimed, in random order: the bits that they left must come again. The compared ones,
+        too, or a worker would know which were compared, as they are in its rivals' series. Where they do not come,
+        what the call left is compared whole, if it was kept, else, or if it is known to be right, what came now; Wrong
+        where that is not right. From then on the solution is looked at longer: rounding may hang on the order of
+        atomics, or a call was wrong."""
         exchange = self._exchange
         sets, random = exchange.sets, exchange.random
         until = time.monotonic() + _REPEATING_SECONDS
-        for number in random.sample(list(left), len(left)):
+        for number in random.sample(range(len(left)), len(left)):
             which, variant = number % len(sets), f"{name}/{number}"
             exchange.maker.refresh(sets[which].inputs, variant)
             if exchange.again(kind, which, POISON[random.randrange(2)]) != left[number].sums:
                 kept, now = left[number], exchange.left(which, keeps=True)
                 self.repeats = False if kept.outputs is None else None
-                seen = f"a timed {kind} call, made once more" if kept.outputs is None else f"after a timed {kind} call"
-                exchange.expect_right(seen, [(now if kept.outputs is None else kept, which, variant, None)])
+                is_of_now = kept.outputs is None or number in right
+                seen = f"a timed {kind} call, made once more" if is_of_now else f"after a timed {kind} call"
+                exchange.expect_right(seen, [(now if is_of_now else kept, which, variant, None)])
                 return
             if time.monotonic() > until:
                 return
