@@ -1,5 +1,7 @@
 """The reference's outputs, computed once for all who race on the same contents; which of their calls are compared."""
 
+import shutil
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -12,6 +14,8 @@ from kernelderby.rows.measurement import Status
 torch = pytest.importorskip("torch")
 from kernelderby.measure.judge.checksums import checksum  # noqa: E402
 from kernelderby.measure.judge.exchange import References  # noqa: E402
+from kernelderby.measure.judge.inputs import InputMaker  # noqa: E402
+from kernelderby.measure.run.verify import verify  # noqa: E402
 
 CATALOG = Catalog.open(MISBEHAVIOURS)
 
@@ -72,6 +76,28 @@ def test_the_cost_of_some_rows_is_the_least_of_all_who_race():
     for seconds in (0.5, 0.002, 3.0):
         references.rows_took(seconds)
     assert references.rows_seconds == 0.002
+
+
+def test_solutions_of_one_author_get_contents_of_their_own(tmp_path, monkeypatch):
+    """Two processes can write and read /dev/shm: the second one would find the answers there."""
+    seen, refresh = {}, InputMaker.refresh
+
+    def refreshed(self, inputs, variant):
+        refresh(self, inputs, variant)
+        seen.setdefault(variant, set()).add(inputs["x"].sum().item())
+
+    monkeypatch.setattr(InputMaker, "refresh", refreshed)
+    root = copied_set(tmp_path)
+    [own] = root.glob("solutions/tests/**/honest")
+    for author, name in (("tests", "second"), ("others", "third")):
+        folder = shutil.copytree(own, root / "solutions" / author / Path(*own.parts[-3:-1]) / name)
+        text = (folder / "solution.toml").read_text().replace('"honest"', f'"{name}"')
+        (folder / "solution.toml").write_text(text.replace('"tests"', f'"{author}"'))
+    rows = measure(root, ["honest", "second", "third"], ("rows=8",), CPU, sealed=True)
+    assert {row.solution: row.environment.get("draw") for row in rows} == {"honest": None, "second": 1, "third": None}
+    of_turns = [each for variant, each in seen.items() if variant.split("/")[1:2] in (["eager"], ["graph"])]
+    assert of_turns and all(len(each) == 2 for each in of_turns), "one of each author's first, and of the second"
+    assert not verify(root / "traces")[0].problems
 
 
 def test_a_race_computes_each_reference_once_and_redraws_when_one_is_out(tmp_path, monkeypatch):

@@ -228,6 +228,8 @@ def test_inputs_that_a_service_chose_do_not_hold(session, sealed):
         (without, False),
         (lambda row: apart(row, "the name of many that draws easy inputs"), False),
         (lambda row: apart(row, row["solution"]), True),
+        (lambda row: row["measurement"]["environment"].update(draw=99), False),
+        (lambda row: row["measurement"]["environment"].update(draw=0), True),
     ):
         sealed_row(root, seal, change)
         (verified,) = verify(seal)

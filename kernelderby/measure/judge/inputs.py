@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import math
 import time
@@ -77,6 +78,16 @@ class InputMaker:
         )
         self._same_work: SameWork | None = getattr(module, "same_work", None)
         self._varied: list[str] = []  # generated inputs that get other contents of the same work before a timed call
+
+    def numbered(self, number: int) -> InputMaker:
+        """The same case with other secret contents; for 0 this maker. The workload's own contents stay."""
+        if not number:
+            return self
+        other = copy.copy(self)
+        other._secret = f"{self._secret}/{number}/"
+        other._kept = {variant: made for variant, made in self._kept.items() if variant == 0}
+        other._room = _KEPT_BYTES
+        return other
 
     def places(self) -> dict[str, Place | int | float | bool]:
         """Every input in the definition's order: (shape, dtype) of a tensor, the value of a plain number."""

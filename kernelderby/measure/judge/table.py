@@ -53,13 +53,16 @@ class JudgesTable:
         maker = InputMaker(definition, module, case, device, root, secret)
         return cls(definition, workload, maker, module, device, machine, secret)
 
-    def race(self, solution: Solution, executor: RemoteExecutor) -> Race:
+    def race(self, solution: Solution, executor: RemoteExecutor, number: int = 0) -> Race:
+        """number: of its secret contents. Solutions of one author get different ones: their processes could tell each
+        other the answers, and the second one would compute nothing."""
         definition, maker = self.definition, self.maker
         if solution.setup and definition.of_setup != definition.constants:
             definition = definition.with_setup()
             maker = InputMaker(definition, self.module, maker.case, self.device, maker.root, self.secret)
             maker.is_slow_to_generate = self.maker.is_slow_to_generate
-        exchange = Exchange(definition, self.module, maker, executor, solution.in_place, references=self.references)
+        maker, in_place = maker.numbered(number), solution.in_place
+        exchange = Exchange(definition, self.module, maker, executor, in_place, references=self.references)
         return Race(exchange, has_setup=bool(solution.setup))
 
     def breaks_alone(self) -> bool:

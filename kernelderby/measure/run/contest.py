@@ -77,7 +77,9 @@ class Contest:
         with workers.alone(), suppress(MemoryError, RuntimeError, OSError):  # if it cannot be made, its racers say so
             self._table.maker.places()
         for solution, worker in workers.load(self._job.solutions):
-            racers.append(Racer(solution, worker, secret=self._table.secret))
+            of_author = [each.name for each in self._job.solutions if each.author == solution.author]
+            draw = of_author.index(solution.name)
+            racers.append(Racer(solution, worker, secret=self._table.secret, draw=draw))
         for solution in self._job.solutions:
             if failed := workers.unbuildable.get(solution.name):
                 self._run.health.expect_sound(failed.message)
@@ -140,7 +142,7 @@ class Contest:
 
         def tried() -> Verdict:
             racer.judged = race = self._table.race(
-                racer.solution, RemoteExecutor(racer.worker, settings.timeout_seconds)
+                racer.solution, RemoteExecutor(racer.worker, settings.timeout_seconds), racer.draw
             )
             verdict = race.check()
             if verdict.status is not Status.PASSED:

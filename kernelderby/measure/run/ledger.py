@@ -90,6 +90,8 @@ class Ledger:
             numbers["graph_missing"] = self.logs.kept(f"{about}, no graph", numbers["graph_missing"])
         if racer:
             environment |= {"secret": racer.secret, "seconds": round(racer.seconds, 3)}
+            if racer.draw:
+                environment["draw"] = racer.draw
             if racer.judge_us:
                 environment["judge_us"] = racer.judge_us
             if racer.judge_unsure_us:

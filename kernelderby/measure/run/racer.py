@@ -32,6 +32,7 @@ class Racer:
     graph_missing: str = ""
     seconds: float = 0.0  # taken by this solution alone
     secret: str = ""  # of the workload
+    draw: int = 0  # of its contents: its number among the solutions of its author
     judged: Race | None = None  # None until it is prepared
 
     @property

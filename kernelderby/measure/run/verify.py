@@ -210,7 +210,12 @@ def _row_defects(row: dict[str, Any], first: dict[str, Any], last: dict[str, Any
     environment = own.get("environment")
     secret = environment.get("secret") if isinstance(environment, dict) else None
     is_judged = own.get("status") == Status.PASSED or own.get("correctness") is not None
-    if "secret" in last and (is_judged if secret is None else secret != _secret_of(row, last)):
+    draw = environment.get("draw", 0) if isinstance(environment, dict) else 0
+    raced = first.get("solutions")
+    most = len(raced) if isinstance(raced, dict) else 1
+    is_one_of_them = type(draw) is int and 0 <= draw < max(1, most)  # of more one would draw what it likes
+    fits = not is_judged if secret is None else secret == _secret_of(row, last)
+    if "secret" in last and not (is_one_of_them and fits):
         found.append(SealDefect.OTHER_INPUTS)
     return found
 
