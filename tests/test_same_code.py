@@ -3,6 +3,7 @@
 import json
 import runpy
 import subprocess
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -60,6 +61,13 @@ def test_python_comments_docstrings_and_layout_do_not_count(old, new):
 )
 def test_a_python_statement_or_constant_counts(old, new):
     assert old in PYTHON and python_form(PYTHON.replace(old, new)) != python_form(PYTHON)
+
+
+@pytest.mark.parametrize(("begin", "unit"), [('"', '\\"'), ("'", "\\'"), ("", "/* "), ("", 'R"('), ("", 'R"abc(x ')])
+def test_a_text_full_of_ends_that_are_missing_takes_seconds(begin, unit):
+    """Its author would keep a run from its rows for hours."""
+    text, start = begin + unit * 200_000, time.process_time()
+    assert cpp_form(text) == text and time.process_time() - start < 30
 
 
 def test_docstrings_count_where_a_file_reads_them():

@@ -32,6 +32,9 @@ _TOKEN = re.compile(
 )
 _ENCODING = re.compile(r"[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)")  # PEP 263, in the first two lines
 _UTF_8, _LINE_END = re.compile(r"utf[-_]?8", re.IGNORECASE), re.compile(r"\r\n|\r|\n")
+_REST_OF_STRING = {quote: re.compile(rf"(?:[^{quote}\\\n]|\\.)*", re.DOTALL) for quote in "\"'"}
+_RAW = re.compile(r'"[^()\\\s]{0,16}\(')
+_MOST_IN_VAIN = 20_000_000  # letters: seconds; the text of a solution has some thousands
 _STRINGISES = re.compile(rf"^[ \t]*#[ \t]*define\b(?:{_SPLICE}|[^\n])*?[^#\n]#[ \t]*[^\W\d]", re.MULTILINE)
 
 
@@ -94,14 +97,35 @@ def _form_of(value: object, docstrings: bool) -> str:
 
 @lru_cache(1024)
 def cpp_form(text: str, spaced: bool = False) -> str:
-    """The tokens with a blank between two. spaced: two blanks if the text has white space or a comment there."""
-    return " ".join(_tokens(text, spaced))
+    """The tokens with a blank between two. spaced: two blanks if the text has white space or a comment there. The text
+    itself if too much of it is looked through for ends that are not there."""
+    try:
+        return " ".join(_tokens(text, spaced))
+    except _Endless:
+        return text
+
+
+class _Endless(Exception):
+    """Quotation marks and comments that nothing ends would take hours: the rest is looked through for each."""
+
+
+def _looked_through(text: str, match: re.Match[str]) -> int:
+    """Letters behind a token that were searched for the end of a string or comment, in vain."""
+    token, end = match[0], match.end()
+    if token in _REST_OF_STRING:
+        found = _REST_OF_STRING[token].match(text, end)
+        return found.end() - end if found else 0
+    is_open = (token == "/" and text.startswith("*", end)) or (token[-1] == "R" and _RAW.match(text, end))
+    return len(text) - end if is_open else 0
 
 
 def _tokens(text: str, spaced: bool) -> Iterator[str]:
     is_start, in_directive, was_blank, is_define = True, False, False, False
+    in_vain = 0
     for match in _TOKEN.finditer(text):
         kind, token = match.lastgroup, match[0]
+        if kind in ("sign", "name") and (in_vain := in_vain + _looked_through(text, match)) > _MOST_IN_VAIN:
+            raise _Endless
         if kind == "newline":
             if in_directive:
                 yield "\n"
