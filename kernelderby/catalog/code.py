@@ -34,12 +34,16 @@ _ENCODING = re.compile(r"[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)")  # PEP 263, in 
 _UTF_8, _LINE_END = re.compile(r"utf[-_]?8", re.IGNORECASE), re.compile(r"\r\n|\r|\n")
 _REST_OF_STRING = {quote: re.compile(rf"(?:[^{quote}\\\n]|\\.)*", re.DOTALL) for quote in "\"'"}
 _RAW = re.compile(r'"[^()\\\s]{0,16}\(')
-_MOST_IN_VAIN = 20_000_000  # letters: seconds; the text of a solution has some thousands
+_MOST_IN_VAIN = 2_000_000  # letters: a tenth of a second; the text of a solution has some thousands
+_MOST_PARSED = 4 << 20  # letters of a solution: 2 GB and ten seconds; those of this set have 0.2 million
 _STRINGISES = re.compile(rf"^[ \t]*#[ \t]*define\b(?:{_SPLICE}|[^\n])*?[^#\n]#[ \t]*[^\W\d]", re.MULTILINE)
 
 
 def running_parts(sources: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Path -> the form of the text that runs, sorted by path."""
+    """Path -> the form of the text that runs, sorted by path. Sources of megabytes count whole: a syntax tree takes 500
+    times the memory of its text."""
+    if sum(map(len, sources.values())) > _MOST_PARSED:
+        return sorted(sources.items())
     spaced = any(path.endswith(_CPP) and _STRINGISES.search(text) is not None for path, text in sources.items())
     return sorted((path, _running(path, text, spaced)) for path, text in sources.items())
 
