@@ -24,6 +24,7 @@ from kernelderby.measure.fence import caches, folders, landlock, marks, notices,
 from kernelderby.measure.run import ledger
 from kernelderby.measure.run.rows import set_aside_foreign
 from kernelderby.measure.wire.sources import cache_folder
+from kernelderby.rows.measurement import Status
 
 
 def test_an_environment_keeps_what_libraries_need_and_no_secret():
@@ -477,6 +478,31 @@ def test_a_worker_that_takes_too_much_is_ended(misbehaviours, monkeypatch, body,
     (path,) = (misbehaviours / "traces").rglob("*.jsonl")
     row = json.loads(path.read_text())
     assert row["measurement"]["status"] == status and told in row["evaluation"]["log"]
+
+
+def test_a_disk_that_a_solution_has_filled_takes_no_row(misbehaviours, monkeypatch):
+    """It allocates the rest of the disk between two looks. The rows of all who raced would be lost."""
+    from measuring import measure
+
+    from kernelderby.measure.run import ledger as of_run
+    from kernelderby.measure.wire import process
+
+    main = misbehaviours / "solutions/tests/elementwise/scaled_add_n16/honest/main.py"
+    taken = "open(os.path.expanduser('~/large'), 'wb').write(bytes(64 << 20))"
+    main.write_text(f"import os\n{taken}\n{main.read_text()}")
+    monkeypatch.setattr(process, "_LOOK_SECONDS", 1e9)
+    monkeypatch.setattr(folders, "LEAST_ROOM", 32 << 20)
+    monkeypatch.setattr(shutil, "disk_usage", Disk(32 << 20))
+    append = of_run.append_row
+
+    def appended(path, row):
+        if list(cache_folder().glob("built/*/*/home/large")):
+            raise DerbyError("no space left")
+        return append(path, row)
+
+    monkeypatch.setattr(of_run, "append_row", appended)
+    [row] = measure(misbehaviours, ["honest"], workloads=("8",))
+    assert row.status is Status.PASSED
 
 
 def test_what_a_rival_has_filled_is_not_laid_to_the_charge_of_who_stood_still(misbehaviours, monkeypatch):

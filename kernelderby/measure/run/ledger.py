@@ -4,6 +4,7 @@ files."""
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 from kernelderby.catalog import Catalog, Definition, Solution
 from kernelderby.catalog.workloads import FRESH
+from kernelderby.errors import DerbyError
 from kernelderby.measure.machine.commit import git_commit
 from kernelderby.measure.machine.environment import GpuSensors, host_cpu
 from kernelderby.measure.machine.probe import Machine
@@ -61,6 +63,7 @@ class Ledger:
         self.environment = environment
         self.logs = Logs(session)
         self.seal: Seal | None = None
+        self.make_room: Callable[[], bool] = lambda: False  # whether there may be more on the disk now
         self.tries: dict[RowKey, int] = {}  # tries in the plan and in this run
         self._catalog, self._machine, self._session, self._observer = catalog, machine, session, observer
         self._sizes: dict[Path, int] = {}  # states of the files of rows, as this run left them
@@ -144,7 +147,12 @@ class Ledger:
     def _append(self, job: Job, row: Measurement) -> None:
         path = self.path(job.definition)
         self._only_ours(path)
-        line = append_row(path, row)
+        try:
+            line = append_row(path, row)
+        except DerbyError:
+            if not self.make_room():
+                raise
+            line = append_row(path, row)
         if self.seal is not None:
             self.seal.row(path, line)
         self._remember(path)

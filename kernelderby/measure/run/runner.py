@@ -55,6 +55,7 @@ class Runner:
         self._workers = Workers(catalog.root, machine, settings.timeout_seconds)
         environment = described(catalog.root, machine, self._sensors, settings.is_secret_given)
         self._ledger = Ledger(catalog, machine, self.session, environment, observer)
+        self._ledger.make_room = self._workers.make_room
         health = Health(catalog.root, machine, self._sensors)
         self._run = Run(catalog, settings, self.session, self._workers, self._ledger, self._sensors, observer, health)
         self._lines_before: dict[str, int] = {}  # lines of each definition's traces file when the plan was made

@@ -96,6 +96,14 @@ class Workers:
         if worker:
             worker.kill()
 
+    def make_room(self) -> bool:
+        """Ends the workers beside which a disk has filled up, with all that they have written there. Whether there were
+        any."""
+        found = [name for name, worker in self.by_name.items() if worker.filled() is not None]
+        for name in found:
+            self.drop(name)
+        return bool(found)
+
     def end(self) -> None:
         """Ends the workers of solutions that loaded."""
         for name in list(self.by_name):

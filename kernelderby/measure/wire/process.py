@@ -173,6 +173,10 @@ class WorkerProcess:
         """Free bytes where it may write."""
         return folders.room(*self._places) if self._places else {}
 
+    def filled(self) -> Path | None:
+        """The place that has filled up beside it, or that it has filled."""
+        return folders.filled(self._room, self.room())
+
     def excuse(self, memory: float, room: dict[Path, int]) -> None:
         """By so much more has the machine's free memory, and the room where it may write, become while it stood still:
         what a rival has filled is not laid to its charge."""
@@ -281,7 +285,7 @@ class WorkerProcess:
         if time.monotonic() < self._looked_at + _LOOK_SECONDS:
             return None
         self._looked_at = time.monotonic()
-        if (place := folders.filled(self._room, folders.room(*self._places))) is not None:
+        if (place := self.filled()) is not None:
             return Status.CRASHED, f"it filled {place}, and was ended"
         if (left := allowed.free_bytes()) < folders.LEAST_ROOM < self._free_before - left:  # whatever list shows it
             return Status.OUT_OF_MEMORY, f"the machine had {left / 2**30:.1f} GiB of memory left, and it was ended"
@@ -342,6 +346,8 @@ class WorkerProcess:
         self._requests = self._replies = -1
         if self._scratch is not None:
             folders.remove_tree(self._scratch)
+            if not self._trusted and self.filled() == self._places[-1]:  # its caches; the rows need room
+                folders.remove_tree(self._places[-1])
 
 
 def worker_environment(device: str = "cuda", own_package: bool = False, fenced: bool = False) -> dict[str, str]:
