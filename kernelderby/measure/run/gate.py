@@ -170,8 +170,7 @@ class Gate:
         try:
             for role, side in self.sides.items():
                 executor = RemoteExecutor(self._workers[role], self.settings.timeout_seconds)
-                number = int(role.rpartition(" ")[2]) - 1  # two processes of a side could share their answers
-                races[role] = self._prepared(role, table.race(side.solution, executor, number))
+                races[role] = self._prepared(role, table.race(side.solution, executor))
             kind = "graph" if all(race.has_graph for race in races.values()) else "eager"
             blocks: list[list[Claims]] = []
             for block in range(BLOCKS):
