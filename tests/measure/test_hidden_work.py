@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from functools import partial
+from pathlib import Path
 
 import pytest
 from measuring import of_process
@@ -39,6 +40,13 @@ class Process:
 
     def has_worked(self, seconds: float) -> None:
         """Until the signal came."""
+
+    def room(self) -> dict[Path, int]:
+        """It has no folder."""
+        return {}
+
+    def excuse(self, memory: float, room: dict[Path, int]) -> None:
+        """Nothing here is charged."""
 
     def go_on(self) -> None:
         self.stopped = False
