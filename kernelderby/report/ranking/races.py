@@ -118,12 +118,13 @@ def _caption(rankings: Sequence[Ranking]) -> str:
 
 
 def draw_race(rankings: Sequence[Ranking], path: Path) -> None:
-    """One race: every workload, and every solution that passed at least one."""
+    """One race: every workload, and every solution that passed at least one. Of one operator's races the first, on its
+    published shapes if it has them (`--origin` names another)."""
     from kernelderby.report.scatter import lanes
 
-    if len(rankings) != 1:
+    if len({(each.definition, each.group.gpu, each.group.protocol) for each in rankings}) != 1:
         raise DerbyError(f"--plot: a picture holds one race, and this is {len(rankings)}; name one with --definitions")
-    [ranking] = rankings
+    ranking = rankings[0]
     rows: dict[str, dict[str, tuple[float, float, float]]] = {}
     for row in ranking.rows:
         base = row.cells[ranking.baseline].latency_us if ranking.baseline else None
