@@ -20,7 +20,7 @@ _NAMES = frozenset(
     {name for name, value in vars(builtins).items() if isinstance(value, type) and issubclass(value, BaseException)}
     | {"AcceleratorError", "BuildError", "CalledProcessError", "CompilationError", "CompileTimeAssertionFailure"}
     | {"InductorError", "InterpreterError", "JSONDecodeError", "OutOfMemoryError", "OutOfResources", "PTXASError"}
-    | {"TimeoutExpired", "TorchRuntimeError", "UnsupportedLanguageConstruct"}
+    | {"TimeoutExpired", "TimingFailed", "TorchRuntimeError", "UnsupportedLanguageConstruct"}
 )
 # The words of the driver, torch and Triton for the most frequent failures of solutions.
 _PHRASES = (
