@@ -23,7 +23,7 @@ def test_the_picture_in_the_docs_is_fresh(built, checkout):
 
 def test_every_operator_and_solution_is_named(built):
     words = texts(picture(built.model, "rms_norm"))
-    [race] = [race for race in built.model.races if race.definition == "rms_norm" and race.is_default]
+    race = next(race for race in built.model.races if race.definition == "rms_norm" and race.is_default)
     for name in race.solutions:
         assert any(word.startswith(name) for word in words)
     for operator in built.model.operators:
