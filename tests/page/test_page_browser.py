@@ -139,6 +139,18 @@ def test_an_opened_operator_shows_the_models_numbers(visit, page_file, built):
     assert inner.count() == len(race.solutions)
 
 
+def test_who_was_not_measured_has_failed_nothing(visit, page_file, built):
+    """A solution without a row stands below the table, not in it with no shape passed."""
+    page = visit(page_file, "rms_norm")
+    _, race = default_race(built.model, "rms_norm")
+    names = [each["Solution"] for each in cells(page, "tr.detail .side table")]
+    assert sorted(names) == sorted(race.solutions)
+    others = [each.solution for each in race.orders[race.kind].standings if each.solution not in race.solutions]
+    assert others
+    (said,) = [each for each in page.locator("tr.detail .note").all_inner_texts() if each.endswith(", ".join(others))]
+    assert said.startswith("Not measured on these shapes: ")
+
+
 def test_the_race_shows_the_models_times(visit, page_file, built):
     page = visit(page_file, f"race/{MOE}")
     _, race = default_race(built.model, MOE)

@@ -92,9 +92,10 @@ function aboutSolutions(names) {
 }
 
 function standingsTable(race, order) {
-  return table({
+  const [raced, others] = [true, false].map((has) => order.standings.filter((row) => race.solutions.includes(row.solution) === has));
+  const standings = table({
     caption: `Solutions, baseline ${order.baseline || "none"}`,
-    rows: order.standings,
+    rows: raced,
     columns: [
       { title: "#", align: "right", ascending: true, value: (row) => row.place, cell: (row) => (row.place === null ? NOTHING : String(row.place)) },
       { title: "Solution", value: (row) => row.solution, cell: (row) => breakable(row.solution) },
@@ -105,6 +106,7 @@ function standingsTable(race, order) {
       { title: "Fastest on", align: "right", value: (row) => row.fastest_on, cell: (row) => String(row.fastest_on) },
     ],
   }).node;
+  return element("div", { class: "standings" }, standings, others.length ? note(`Not measured on these shapes: ${others.map((row) => row.solution).join(", ")}`) : null);
 }
 
 function shapesTable(operator, race) {
