@@ -96,7 +96,8 @@ def test_solutions_of_one_author_get_contents_of_their_own(tmp_path, monkeypatch
     rows = measure(root, ["honest", "second", "third"], ("rows=8",), CPU, sealed=True)
     assert {row.solution: row.environment.get("draw") for row in rows} == {"honest": None, "second": 1, "third": None}
     of_turns = [each for variant, each in seen.items() if variant.split("/")[1:2] in (["eager"], ["graph"])]
-    assert of_turns and all(len(each) == 2 for each in of_turns), "one of each author's first, and of the second"
+    counts = {len(each) for each in of_turns}  # 1: only the fastest two made another turn
+    assert {2} <= counts <= {1, 2}, "one of each author's first, and of the second"
     assert not verify(root / "traces")[0].problems
 
 
