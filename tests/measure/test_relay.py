@@ -234,7 +234,8 @@ def test_half_of_the_single_calls_are_seen_where_the_reference_is_slow(relay_of,
     relay = relay_of(HONEST, HALF)
     relay._exchange.affordable = lambda seconds, most: 1
     with pytest.raises(Wrong):
-        relay.relayed(pacer.pace, "eager", 1e6)
+        for _ in range(3):  # of the few that a busy machine lets it make, all that are compared may be done
+            relay.relayed(pacer.pace, "eager", 1e6)
 
 
 @pytest.mark.parametrize(
