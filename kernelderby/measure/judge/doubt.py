@@ -29,7 +29,7 @@ from kernelderby.store.counts import counted
 # A claim that is half of what the judge's clock says, less this much, is no slow host and no accident.
 _NO_ACCIDENT_US = {"cuda": 400.0, "cpu": 20_000.0}
 _PATIENCE = (0.1, 0.5, 1.0)  # seconds; what makes a GPU or a CPU slow for a while ends, what a solution hides does not
-_LONG_SECONDS = 1.0  # of a try; whoever makes it so long on its host gets no further one, where four took 11 s
+_LONG_SECONDS = 1.0  # of a try; whoever makes it so long on its host gets no further one: four took 11 s (H200)
 _FAR_US = 1000.0  # so far from its claim no busy machine brings a median of single calls
 # Where the pace is less certain than that, the relay decides nothing, and a batch does.
 _UNSOUND_US, _UNSOUND_OF_CALL = 8.0, 0.1

@@ -20,7 +20,7 @@ from kernelderby.measure.machine.probe import Machine
 from kernelderby.measure.run.workers import START_SECONDS
 from kernelderby.measure.wire.process import WorkerProcess
 from kernelderby.measure.wire.remote import RemoteExecutor
-from kernelderby.measure.wire.replies import Done, Failed, Wrong
+from kernelderby.measure.wire.replies import Done, Failed, Reply, Wrong
 from kernelderby.measure.wire.shared import BufferSet, shared_set
 from kernelderby.measure.wire.signals import Signals, signal_set
 from kernelderby.measure.worker.empty import trusted_definition
@@ -38,22 +38,21 @@ class Pacer:
         self._sets: list[BufferSet] = []
         self._worker = WorkerProcess(root, machine.device)
         self._worker.send("begin", START_SECONDS)
-        self._has_begun = False
+        self._begun: Reply | None = None
         self._executor = RemoteExecutor(self._worker, seconds)
 
-    def begun(self) -> None:
-        """Waits until it has imported torch. NotPaced where it has not."""
-        if not self._has_begun and (failed := self._worker.receive().failed):
-            raise NotPaced(str(failed))
-        self._has_begun = True
+    def begun(self) -> Reply:
+        """Waits until it has imported torch, or has failed to."""
+        self._begun = self._begun or self._worker.receive()
+        return self._begun
 
     def pace(self, empty_us: dict[str, float]) -> Pacemaker:
         """NotPaced with the reason if this machine has no such clock; the process has ended then. empty_us: time of an
         empty kernel, by the protocol's timer."""
         try:
-            self.begun()
+            self.begun().of(Done)
             return self._paced(empty_us)
-        except (NotPaced, Failed, Wrong, NotCapturable, MemoryError, RuntimeError) as error:
+        except (Failed, Wrong, NotCapturable, MemoryError, RuntimeError) as error:
             self.end()
             raise NotPaced(str(error)) from error
 
