@@ -185,7 +185,7 @@ def test_who_has_no_memory_beside_the_others_runs_by_itself(tmp_path, monkeypatc
     rows = measure(root, others, workloads=("8",), sealed=True)
     found = {row.solution: row for row in rows}
     assert len(rows) == 3 and all(found[name].status is Status.PASSED for name in others[:2]), rows
-    assert found["honest"].message == "by itself: beside the others was no memory"
+    assert "by itself: beside the others was no memory" in found["honest"].message  # a busy machine adds to it
     assert [name for name in others if "apart" in found[name].environment] == ["honest"]
     pair = ResampledRows([found["honest"], found["honest_too"]]).differences(np.array([0]), np.array([1]))
     assert not pair.paired[0]
