@@ -24,6 +24,7 @@ from kernelderby.measure.worker.build import load_solution
 from kernelderby.rows.measurement import Status
 
 PAGED, LATENT = OPERATORS = ("paged_attention_decode", "mla_decode_attention")
+BLOCKS = "mla_paged_decode_attention"  # the kernels of LATENT with a block table
 ODD = {
     PAGED: [
         {"head_dim": 72},
@@ -66,6 +67,14 @@ def spoil(operator, inputs):
             if operator == LATENT:
                 for sequence, length in enumerate(inputs["context_lens"].tolist()):
                     value[sequence, length:] = float("nan")
+    if operator == BLOCKS:
+        free = torch.ones(inputs["kv_cache"].shape[:2], dtype=torch.bool)
+        size = free.shape[1]
+        for sequence, length in enumerate(inputs["context_lens"].tolist()):
+            places = torch.arange(length)
+            free[inputs["block_table"][sequence].cpu().long()[places // size], places % size] = False
+            inputs["block_table"][sequence, -(-length // size) :] = 1 << 30  # which no token needs
+        inputs["kv_cache"][free.to(inputs["kv_cache"].device)] = float("nan")
     if operator == PAGED:
         for sequence, length in enumerate(inputs["context_lens"].tolist()):
             block, used = inputs["block_table"][sequence, (length - 1) // 16], (length - 1) % 16 + 1
@@ -167,18 +176,19 @@ def test_triton_compiles_without_spills(operator, target, monkeypatch):
 
 
 SPILLED = {  # bytes: of 64 query heads of 512 sums each; of a page of 256 values ahead
-    r"mla_decode_attentionILi8ELi32E": 120,
+    r"derby_latent_clustersILi8ELi32E": 120,
     r"paged_attention_decodeILi256ELi1ELb[01]ELb0E": 120,
 }
 
 
 @compiled
-@pytest.mark.parametrize("operator, architecture", [(PAGED, "90a"), (LATENT, "90a"), (LATENT, "100a")])
+@pytest.mark.parametrize("operator, architecture", [(PAGED, "90a"), (LATENT, "90a"), (LATENT, "100a"), (BLOCKS, "90a")])
 def test_cuda_compiles(operator, architecture):
     solution = module(operator, "sm90")
     library = owner_of(operator, solution).library
     kernels = nvcc.kernels_of(nvcc_of(solution), library.folder / library.source, architecture)
-    assert kernels and all(f"derby_{operator}" in kernel.name for kernel in kernels)
+    name = f"derby_{operator}" if operator == PAGED else "derby_latent_"
+    assert kernels and all(name in kernel.name for kernel in kernels)
     for kernel in kernels:
         allowed = next((most for part, most in SPILLED.items() if re.search(part, kernel.name)), 0)
         assert kernel.spilled <= allowed, kernel.name
@@ -237,6 +247,76 @@ def test_cuda_at_odd_sizes(operator, order, monkeypatch):
             choices = [{"groups": 8, "tokens": 32, "splits": 2}]  # blocks write over data that others still read
         for config in choices[:4] if number == 0 else choices[:1]:
             assert found(operator, solution, config, inputs, case)[0] is Status.PASSED, (case.label, config)
+
+
+# groups, tokens, splits, longest: every kernel, and blocks of a cluster with one tile and with several.
+IN_BLOCKS = [
+    (1, 32, 1, 31),
+    (1, 32, 8, 200),
+    (1, 64, 1, 64),
+    (1, 64, 4, 193),
+    (1, 16, 1, 90),
+    (1, 16, 16, 300),
+    (1, 32, 2, 330),
+    (2, 16, 2, 100),
+    (2, 32, 4, 300),
+    (2, 64, 1, 200),
+    (4, 32, 2, 130),
+    (8, 32, 2, 130),
+]
+
+
+def ragged(longest, heads, size, device="cpu"):
+    """(case, inputs) of contexts with no token, one, and up to `longest`, in blocks of `size` tokens."""
+    lengths = [longest, 0, 1, longest // 2 + 1]
+    width = -(-longest // size) + 1
+    case = case_of(
+        BLOCKS,
+        batch_size=len(lengths),
+        num_heads=heads,
+        block_size=size,
+        num_blocks=len(lengths) * width,
+        max_blocks_per_seq=width,
+        max_context_len=longest,
+    )
+    inputs = inputs_of(BLOCKS, case, device)
+    order = torch.randperm(len(lengths) * width, generator=torch.Generator().manual_seed(1)).to(torch.int32)
+    inputs["block_table"].copy_(order.view(len(lengths), width))
+    inputs["context_lens"].copy_(torch.tensor(lengths))
+    return case, spoil(BLOCKS, inputs)
+
+
+def assert_right_in_blocks(solution, config, heads, size, longest, device="cpu"):
+    case, inputs = ragged(longest, heads, size, device)
+    outputs = [found(BLOCKS, solution, config, inputs, case, device) for _ in range(2)]
+    assert outputs[0][0] is Status.PASSED, (config, heads, size, longest)
+    assert not outputs[0][1]["output"][1].any()
+    assert torch.equal(outputs[0][1]["output"], outputs[1][1]["output"])
+
+
+@compiled
+@pytest.mark.parametrize("number", range(len(IN_BLOCKS)))
+def test_latent_clusters_in_blocks(number):
+    """Empty contexts, NaN in slots that no token needs, table entries there that lead nowhere."""
+    groups, tokens, splits, longest = IN_BLOCKS[number]
+    config = {"groups": groups, "tokens": tokens, "splits": splits}
+    heads, size = (31, 16, 1)[number % 3], (8, 16, 64, 128)[number % 4]
+    assert_right_in_blocks(on_cpu(BLOCKS), config, heads if groups < 8 else 63, size, longest)
+
+
+def test_latent_clusters_are_chosen_by_estimated_time(monkeypatch):
+    for operator in (LATENT, BLOCKS):
+        solution = module(operator, "sm90")
+        monkeypatch.setattr(solution.latent_attention, "on_hopper", lambda device: True)
+
+        def first(batch, heads, longest, chosen=solution.latent_clusters):
+            return chosen.candidates(torch.empty(batch, heads, 576, device="meta"), longest)[0]
+
+        for few in ((10, 128, 15), (30, 16, 1), (8, 16, 372), (63, 32, 17), (22, 64, 42)):
+            assert "splits" in first(*few)
+        assert first(4, 64, 513)["splits"] < 8  # 16 clusters of 8 come in two rounds
+        for many in ((214, 64, 303), (64, 128, 4000), (127, 64, 123)):
+            assert "workers" in first(*many)
 
 
 STRETCHES = [
@@ -380,7 +460,7 @@ CUDA_MUTANTS = {
             ("ONE_QUERY ? walk.sequence :", "ONE_QUERY ? 0 :"),
             ("float factor = share(its.x, both.x);", "float factor = 1;"),
         ]),
-    "latent kernel.cu": (
+    "latent_clusters.cuh": (
         LATENT, {"batch_size": 2, "cache_len": 150, "max_context_len": 145}, {"groups": 1, "tokens": 16, "splits": 2}, [
             ("token + 1 < length ? both.y", "token + 1 <= length ? both.y"),
             ("sum[n] *= factor;", ""),
@@ -389,7 +469,7 @@ CUDA_MUTANTS = {
             ("stage ^= 1;", ""),
             ("for (int row = last + warp; row < T;", "for (int row = T; row < T;"),
         ]),
-    "latent one_tile.cuh": (
+    "latent_one_tile.cuh": (
         LATENT, {"batch_size": 2, "cache_len": 150, "max_context_len": 145}, {"groups": 1, "tokens": 64, "splits": 4}, [
             ("token + 1 < length ? s[i].y", "token + 1 <= length ? s[i].y"),
             ("sum += s[i].x + s[i].y;", "sum += s[i].x;"),
@@ -397,12 +477,27 @@ CUDA_MUTANTS = {
             ("&= keep, ", "&= ~0u, "),
             ("min(start + row + warp, a.longest - 1)", "min(row + warp, a.longest - 1)"),
         ]),
+    "latent_clusters.cuh in blocks": (
+        BLOCKS, {"batch_size": 2, "num_blocks": 20, "max_blocks_per_seq": 11, "max_context_len": 165},
+        {"groups": 1, "tokens": 16, "splits": 2}, [
+            ("look_up(next + given.splits);", "look_up(next);"),
+            ("bool valid = token < end;", "bool valid = token <= end;"),
+            ("(token >> given.page_bits));", "0);"),
+            ("(token & (given.slots - 1));", "0;"),
+        ]),
+    "latent_one_tile.cuh in blocks": (
+        BLOCKS, {"batch_size": 2, "num_blocks": 22, "max_blocks_per_seq": 11, "max_context_len": 165},
+        {"groups": 1, "tokens": 64, "splits": 4}, [
+            ("(token >> a.page_bits));", "0);"),
+            ("(token & (a.slots - 1));", "0;"),
+            ("unsigned(a.table_width)", "0u"),
+        ]),
 }  # fmt: skip
 
 
 @compiled
 @pytest.mark.parametrize("where", CUDA_MUTANTS)
-@recalled_for(*(f"derby_{operator}_sm90" for operator in OPERATORS))
+@recalled_for(*(f"derby_{operator}_sm90" for operator in (*OPERATORS, BLOCKS)))
 def test_cuda_mutants_fail(where):
     operator, changes, config, edits = CUDA_MUTANTS[where]
     case = case_of(operator, **changes)
@@ -446,12 +541,12 @@ def test_cuda_launches_nothing_without_a_query(operator):
     solution.run(*inputs_of(operator, empty).values(), *outputs_of(operator, empty).values())
 
 
-@pytest.mark.parametrize("operator", OPERATORS)
+@pytest.mark.parametrize("operator", [*OPERATORS, BLOCKS])
 def test_all_sources_are_named(operator):
     sources = CATALOG.solution(f"derby_{operator}_sm90").sources
     solution = module(operator, "sm90")
     owner = owner_of(operator, solution)
-    other = owner.workers if operator == LATENT else owner.long_library
+    other = owner.long_library if operator == PAGED else owner.workers
     named = {*owner.library.sources, *other.sources}
     assert named == {path for path in sources if path.endswith((".cu", ".cuh"))}
 
@@ -511,3 +606,37 @@ def test_captured_on_a_gpu(operator, language):
         graph.replay()
         torch.cuda.synchronize()
         assert judge(CATALOG.definition(operator), reference(operator), inputs, outputs).status is Status.PASSED
+
+
+@pytest.mark.gpu
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("heads", [1, 16, 31, 128])
+def test_every_candidate_in_blocks_on_a_gpu(heads):
+    """Contexts of no token, one and more in blocks of 8 to 64; NaN in free slots; the same bits in a second call."""
+    solution = module(BLOCKS, "sm90")
+    for size in (8, 16, 64):
+        for longest in (2, 61, 320, 1100, 4500):
+            inputs = ragged(longest, heads, size, "cuda")[1]
+            for config in solution.candidates(*inputs.values()):
+                assert_right_in_blocks(solution, config, heads, size, longest, "cuda")
+
+
+@pytest.mark.gpu
+def test_clusters_in_blocks_captured_on_a_gpu():
+    """A replay reads the lengths and the table that lie in the inputs then."""
+    solution = module(BLOCKS, "sm90")
+    case, inputs = ragged(300, 16, 16, "cuda")
+    outputs = outputs_of(BLOCKS, case, "cuda")
+    assert "splits" in solution.choose(*inputs.values())
+    solution.run(*inputs.values(), *outputs.values())
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        solution.run(*inputs.values(), *outputs.values())
+    table = inputs["block_table"]
+    table[0, :4] = table[0, :4].flip(0)
+    inputs["context_lens"].copy_(torch.tensor([63, 0, 1, 17]))
+    for _ in range(2):
+        graph.replay()
+        torch.cuda.synchronize()
+        assert judge(CATALOG.definition(BLOCKS), reference(BLOCKS), inputs, outputs).status is Status.PASSED

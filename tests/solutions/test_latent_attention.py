@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -113,6 +114,17 @@ def test_few_tiles_go_to_few_workers(plan):
     assert {worker for worker, *_ in pieces([640] * 2, plan([640] * 2, 132, 2, 4, 2))} == set(range(6))
 
 
+def test_contexts_too_short_to_be_cut_have_a_worker_each(plan):
+    lengths = [320, 0, 1, 64, 200]
+    found = pieces(lengths, plan(lengths, 5, 2, 3, 3))
+    assert [(worker, sequence) for worker, sequence, *_ in found] == [(each, each) for each in range(5)]
+    found = pieces([*lengths, 321], plan([*lengths, 321], 20, 2, 3, 3))
+    assert [sequence for _, sequence, *_ in found].count(5) == 2
+    text, attention = (COMMON / "latent_attention.cu").read_text(), module(PAGED).latent_attention
+    snap = int(re.search(r" SNAP = (\d+);", text).group(1))
+    assert TILE * (2 * snap - 1) == attention.MOST_UNCUT
+
+
 # The kernels on the CPU -----------------------------------------------------------------------------------------------
 
 
@@ -131,7 +143,7 @@ def module(operator, *edits):
 @functools.cache
 def on_cpu(operator, *edits):
     """The same for CPU tensors: its kernels compiled by g++ against cuda_on_host/hopper."""
-    solution = module(operator, ("import importlib\n", "import importlib  # on the CPU\n"), *edits)
+    solution = module(operator, ("import importlib\nimport os\n", "import importlib  # on the CPU\nimport os\n"), *edits)
     with tempfile.TemporaryDirectory() as folder:  # without the headers that the CPU replaces
         names = [name for name in solution.workers.sources if not (HOPPER / name).exists()]
         source, *headers = (Path(shutil.copy(solution.workers.folder / name, folder)) for name in names)
@@ -179,8 +191,7 @@ def spoiled(operator, inputs, empty=()):
 
 def verdict(operator, solution, inputs, case, device="cpu"):
     outputs = outputs_of(operator, case, device)
-    call = solution.run if operator == PAGED else functools.partial(solution.run_with, {"workers": 1})
-    call(*inputs.values(), *outputs.values())
+    solution.run_with({"workers": 1}, *inputs.values(), *outputs.values())
     return judge(CATALOG.definition(operator), reference(operator), inputs, outputs).status, outputs
 
 
@@ -312,16 +323,17 @@ def test_on_a_gpu(operator):
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_a_captured_graph_keeps_its_memory(operator):
     """Captured small, then a larger call, memory written over, new inputs, replayed."""
-    solution = module(operator)
+    solution, config = module(operator), {"workers": 1}
     case = case_with(operator, batch_size=3, num_heads=64, cache_len=900, max_context_len=900)
     larger = case_with(operator, batch_size=9, num_heads=128, cache_len=2000, max_context_len=2000)
     inputs, outputs = inputs_of(operator, case, "cuda"), outputs_of(operator, case, "cuda")
-    solution.run(*inputs.values(), *outputs.values())
+    solution.run_with(config, *inputs.values(), *outputs.values())
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        solution.run(*inputs.values(), *outputs.values())
-    solution.run(*inputs_of(operator, larger, "cuda").values(), *outputs_of(operator, larger, "cuda").values())
+        solution.run_with(config, *inputs.values(), *outputs.values())
+    more = *inputs_of(operator, larger, "cuda").values(), *outputs_of(operator, larger, "cuda").values()
+    solution.run_with(config, *more)
     torch.cuda.empty_cache()
     taken = [torch.full((1 << 20,), 7.0, device="cuda") for _ in range(64)]
     inputs["query"].mul_(-0.5)

@@ -1,4 +1,5 @@
-// derby_latent_attention: decode attention over a latent cache, with or without blocks, for sm_90a: two launches.
+// derby_latent_attention: decode attention over a latent cache, with or without blocks, for sm_90a: two launches, or one where
+// contexts are too short to be cut.
 #include "latent_launch.cuh"
 
 namespace {

@@ -5,6 +5,7 @@ import functools
 import torch
 
 HEADS, LATENT = 64, 512  # query heads of a CTA, dimensions of the output
+MOST_UNCUT = 320  # tokens of a context that no plan cuts: one tile less than two pieces (SNAP) have; then one launch
 
 
 def parameters(cuda_library):

@@ -2,7 +2,7 @@
 //
 // All sequences' tiles stand in one line. Each sequence is counted with `overhead` additional tiles in front, for the
 // cost of its begin and end. The line is cut into equal stretches, one for each worker. Every worker computes its own
-// from the lengths.
+// from the lengths. Where no context is long enough to be cut, and there are workers enough, each has one sequence.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -37,11 +37,22 @@ __device__ __forceinline__ int tiles_of(int length) {
     return max((length + TILE - 1) / TILE, 1);
 }
 
+// Whether a context may have pieces: both sides of a cut have `snap` tiles.
+template <int TILE>
+__host__ __device__ inline bool may_cut(const LatentPlan& plan) {
+    return (plan.longest + TILE - 1) / TILE >= 2 * plan.snap;
+}
+
 // TILE: tokens. All threads of the block. scratch: THREADS / 32 + 4 words of shared memory; the range lies in the last four.
 template <int THREADS, int TILE>
 __device__ const LatentRange& find_range(const LatentPlan& plan, int worker, int* scratch) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     int* found = scratch + THREADS / 32;
+    if (plan.batch <= plan.workers && !may_cut<TILE>(plan)) {  // each has a sequence at most, whatever its length is
+        if (threadIdx.x < 4) found[threadIdx.x] = threadIdx.x % 2 ? 0 : min(worker + int(threadIdx.x) / 2, plan.batch);
+        __syncthreads();
+        return *reinterpret_cast<const LatentRange*>(found);
+    }
     const int first_tiles = threadIdx.x < plan.batch ? tiles_of<TILE>(length_of(plan, threadIdx.x)) : 0;
     int sum = threadIdx.x < plan.batch ? first_tiles + plan.overhead : 0;
     for (int b = threadIdx.x + THREADS; b < plan.batch; b += THREADS) sum += tiles_of<TILE>(length_of(plan, b)) + plan.overhead;

@@ -1,5 +1,5 @@
 """derby_mla_decode_attention_sm90: clusters of CTAs for small batches (kernel.cu, one launch), workers that share out
-all tiles for larger ones (common/latent_attention.cu, two launches). Estimated times decide."""
+all tiles for larger ones (latent_attention.cu, up to two launches). Estimated times decide (latent_clusters.py)."""
 
 import importlib
 import os
@@ -9,47 +9,22 @@ tuning = importlib.import_module(f"{__name__}.tuning")
 tuned = importlib.import_module(f"{__name__}.tuned")
 contract = importlib.import_module(f"{__name__}.contract")
 cuda_library = importlib.import_module(f"{__name__}.cuda_library")
-estimates = importlib.import_module(f"{__name__}.estimates")
 latent_attention = importlib.import_module(f"{__name__}.latent_attention")
+latent_clusters = importlib.import_module(f"{__name__}.latent_clusters")
 
 POINTER, INT, FLOAT = cuda_library.POINTER, cuda_library.INT, cuda_library.FLOAT
 library = cuda_library.CudaLibrary(__file__, "derby_mla_decode_attention_sm90", "kernel.cu",
                                    [POINTER] * 4 + [INT] * 4 + [FLOAT] + [INT] * 3)
 workers = cuda_library.CudaLibrary(__file__, "derby_latent_attention", "latent_attention.cu",
                                    latent_attention.parameters(cuda_library))
-MOST_SPLITS = 16
-SHAPES = [(1, 16), (1, 32), (1, 64), (2, 16), (2, 32), (2, 64), (4, 32), (8, 32)]  # groups of 8 heads, tokens
-
-
-def rounded(longest):
-    """Rounded up to a sixteenth of an octave, so that a growing context does not need a new choice at each step."""
-    step = max((1 << max(longest - 1, 1).bit_length()) >> 5, 16)
-    return -(-max(longest, 1) // step) * step
 
 
 def tuning_key(query, kv_cache, context_lens, max_context_len, sm_scale):
-    batch, heads, _ = query.shape
-    return f"batch={batch} heads={heads} longest<={rounded(max_context_len)}"
+    return latent_clusters.key(query, max_context_len)
 
 
 def candidates(query, kv_cache, context_lens, max_context_len, sm_scale):
-    """Ordered by estimated time. groups: of 8 heads in a block; tokens: of a tile; splits: blocks of a cluster that
-    share a context. On Hopper also workers."""
-    (batch, heads, _), longest = query.shape, rounded(max_context_len)
-    processors = latent_attention.multiprocessors(query.device)
-    found = []
-    for groups, tokens in SHAPES:
-        if groups > 1 and 4 * groups >= heads:
-            continue
-        for splits in (1, 2, 4, 8, 16):
-            one_tile = groups == 1 and splits <= 8 and longest <= splits * tokens
-            if splits >= 2 * -(-longest // tokens) or ((groups, tokens) == (1, 64) and not one_tile):
-                continue
-            time = estimates.of_clusters(batch, heads, longest, groups, tokens, splits, processors)
-            found.append((time, {"groups": groups, "tokens": tokens, "splits": splits}))
-    if latent_attention.on_hopper(query.device):
-        found.append((estimates.of_workers(batch, heads, longest, processors), {"workers": processors}))
-    return [config for _, config in sorted(found, key=lambda one: one[0])]
+    return latent_clusters.candidates(query, max_context_len)
 
 
 choose = tuning.Chooser(tuned.FOUND, tuning_key, candidates)

@@ -1,15 +1,44 @@
-"""derby_mla_paged_decode_attention_sm90: latent_attention.cu with a block table, two launches."""
+"""derby_mla_paged_decode_attention_sm90: clusters of CTAs for small batches (kernel.cu, one launch), workers that share out
+all tiles for larger ones (latent_attention.cu, up to two launches). Estimated times decide (latent_clusters.py)."""
 
 import importlib
 import os
 
 __path__ = [os.path.dirname(__file__)]
+tuning = importlib.import_module(f"{__name__}.tuning")
+tuned = importlib.import_module(f"{__name__}.tuned")
 contract = importlib.import_module(f"{__name__}.contract")
 cuda_library = importlib.import_module(f"{__name__}.cuda_library")
 latent_attention = importlib.import_module(f"{__name__}.latent_attention")
+latent_clusters = importlib.import_module(f"{__name__}.latent_clusters")
 
+POINTER, INT, FLOAT = cuda_library.POINTER, cuda_library.INT, cuda_library.FLOAT
+library = cuda_library.CudaLibrary(__file__, "derby_mla_paged_decode_attention_sm90", "kernel.cu",
+                                   [POINTER] * 5 + [INT] * 5 + [FLOAT] + [INT] * 3)
 workers = cuda_library.CudaLibrary(__file__, "derby_latent_attention", "latent_attention.cu",
                                    latent_attention.parameters(cuda_library))
+
+
+def tuning_key(query, kv_cache, block_table, context_lens, max_context_len, sm_scale):
+    return latent_clusters.key(query, max_context_len)
+
+
+def candidates(query, kv_cache, block_table, context_lens, max_context_len, sm_scale):
+    return latent_clusters.candidates(query, max_context_len)
+
+
+choose = tuning.Chooser(tuned.FOUND, tuning_key, candidates)
+
+
+def run_with(config, query, kv_cache, block_table, context_lens, max_context_len, sm_scale, output):
+    batch, heads, _ = query.shape
+    if not query.numel():
+        return
+    if "workers" in config:
+        latent_attention.attend(workers, query, kv_cache, context_lens, block_table, max_context_len, sm_scale, output)
+        return
+    library(query.device, query, kv_cache, context_lens, block_table, output, batch, heads, kv_cache.shape[1],
+            block_table.shape[1], max_context_len, sm_scale, config["splits"], config["groups"], config["tokens"])
 
 
 check = contract.Contract("derby_mla_paged_decode_attention_sm90",
@@ -30,6 +59,8 @@ def run(query, kv_cache, block_table, context_lens, max_context_len, sm_scale, o
         layout.config = size
     if output.data_ptr() % 16:
         raise check.error("output", "begins at an address that 16 does not divide; pass a .clone()")
+    if not query.numel():
+        return
     query, kv_cache = latent_attention.aligned(query), latent_attention.aligned(kv_cache)
-    if query.numel():
-        latent_attention.attend(workers, query, kv_cache, context_lens, block_table, max_context_len, sm_scale, output)
+    inputs = query, kv_cache, block_table, context_lens, max_context_len, sm_scale
+    run_with(choose(*inputs), *inputs, output)

@@ -1,7 +1,7 @@
 // For short contexts: at most one tile a block, 8 query heads. The code has no loop over tiles, and the compiler knows
 // the number of blocks and of tokens. The blocks of a cluster share a context: each sends its parts of the result to
 // the block that writes these dimensions.
-// Constraints: as kernel.cu, and: one group of 8 heads, 32 or 64 tokens, at most 8 blocks that share a context, one
+// Constraints: as latent_clusters.cuh, and: one group of 8 heads, 32 or 64 tokens, at most 8 blocks that share a context, one
 // tile each; fewer than 65,536 sequences.
 
 #pragma once
@@ -16,10 +16,10 @@ constexpr int WARPS = 8, THREADS = WARPS * 32, HEADS = 8;
 
 struct Arguments {
   const __nv_bfloat16 *query, *cache;
-  const int* context_lens;
+  const int *context_lens, *block_table;  // the table only of a cache in blocks
   __nv_bfloat16* output;
-  int heads, slots, longest;
-  float scale;  // of scores, for powers of two
+  int heads, slots, table_width, page_bits, longest;  // slots: of a sequence or of a block, then 1 << page_bits
+  float scale;                                        // of scores, for powers of two
 };
 
 // T: tokens of a tile. BLOCKS of a cluster: 1, 2, 4 or 8.
@@ -51,27 +51,47 @@ __device__ __forceinline__ uint32_t kept(int token, int end) {
   return (token < end ? 0xffffu : 0) | (token + 1 < end ? 0xffff0000u : 0);
 }
 
-template <int T, int BLOCKS>
-__global__ void __launch_bounds__(THREADS, 1) derby_mla_decode_attention_tile(const __grid_constant__ Arguments a) {
+template <int T, int BLOCKS, bool PAGED>
+__global__ void __launch_bounds__(THREADS, 1) derby_latent_one_tile(const __grid_constant__ Arguments a) {
   using S = Shape<T, BLOCKS>;
   auto& shared = *reinterpret_cast<typename S::Shared*>(shared_memory());
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, quad = lane / 4, corner = lane % 4;
   const unsigned block = blockIdx.x % BLOCKS, first_head = blockIdx.x / BLOCKS * HEADS, sequence = blockIdx.y;
   const int start = block * T, heads = min(HEADS, a.heads - int(first_head));
-  const int length = load_constant_index(a.context_lens + sequence);
+  int length = load_constant_index(a.context_lens + sequence);
+  int page = 0;  // lane i has the block of the warp's i-th row
+  if (PAGED) {
+    const int token = start + lane * WARPS + warp;
+    if (lane < T / WARPS && token < a.longest)
+      page = load_constant_index(a.block_table + static_cast<size_t>(sequence) * unsigned(a.table_width) +
+                                 (token >> a.page_bits));
+  }
   __syncwarp();  // this first
 
-  // Loads before the length is known; tokens behind the last one are left out later. Rows and heads that do not exist
-  // are replaced by the last ones.
+  // Without blocks, loads before the length is known; tokens behind the last one are left out later. Rows and heads that
+  // do not exist are replaced by the last ones. In blocks, rows behind the last token are not loaded.
   const size_t mine = static_cast<size_t>(sequence) * unsigned(a.heads) + first_head;
-  const __nv_bfloat16* from = a.cache + static_cast<size_t>(sequence) * unsigned(a.slots) * KEY + 8 * lane;
-  uint32_t to = shared_address(&shared.rows[warp][8 * lane]);
+  const uint32_t to = shared_address(&shared.rows[warp][8 * lane]);
+  const auto copy_query = [&] {
+    copy_row(shared_address(&shared.query[warp][8 * lane]), a.query + (mine + min(warp, heads - 1)) * KEY + 8 * lane, lane);
+  };
+  if (PAGED) {
+    copy_query();
+    length = min(length, a.longest);
 #pragma unroll
-  for (int row = 0; row < T; row += WARPS) {
-    copy_row(to + row * PITCH * 2, from + static_cast<size_t>(min(start + row + warp, a.longest - 1)) * KEY, lane);
+    for (int row = 0; row < T; row += WARPS) {
+      const int token = start + row + warp;
+      const size_t slot = (static_cast<size_t>(__shfl_sync(~0u, page, row / WARPS)) << a.page_bits) + (token & (a.slots - 1));
+      if (token < length) copy_row(to + row * PITCH * 2, a.cache + slot * KEY + 8 * lane, lane);
+    }
+  } else {
+    const __nv_bfloat16* from = a.cache + static_cast<size_t>(sequence) * unsigned(a.slots) * KEY + 8 * lane;
+#pragma unroll
+    for (int row = 0; row < T; row += WARPS) {
+      copy_row(to + row * PITCH * 2, from + static_cast<size_t>(min(start + row + warp, a.longest - 1)) * KEY, lane);
+    }
+    copy_query();
   }
-  from = a.query + (mine + min(warp, heads - 1)) * KEY + 8 * lane;
-  copy_row(shared_address(&shared.query[warp][8 * lane]), from, lane);
   cp_async_commit_group();
   const uint32_t sent = shared_address(&shared.sent);
   if (BLOCKS > 1) {
@@ -210,10 +230,10 @@ __global__ void __launch_bounds__(THREADS, 1) derby_mla_decode_attention_tile(co
   }
 }
 
-template <int T, int BLOCKS>
+template <int T, int BLOCKS, bool PAGED>
 static cudaError_t start(const Arguments& given, int sequences, cudaStream_t stream) {
   using S = Shape<T, BLOCKS>;
-  constexpr auto kernel = derby_mla_decode_attention_tile<T, BLOCKS>;
+  constexpr auto kernel = derby_latent_one_tile<T, BLOCKS, PAGED>;
   static OnceADevice ready;
   cudaError_t error = ready.allow_shared_memory<kernel, sizeof(typename S::Shared)>();
   if (error != cudaSuccess) return error;
@@ -229,13 +249,13 @@ static cudaError_t start(const Arguments& given, int sequences, cudaStream_t str
   return cudaLaunchKernelEx(&config, kernel, given);
 }
 
-template <int T>
-cudaError_t for_blocks(int blocks, const Arguments& given, int sequences, cudaStream_t stream) {
+template <int T, bool PAGED>
+static cudaError_t for_blocks(int blocks, const Arguments& given, int sequences, cudaStream_t stream) {
   switch (blocks) {
-    case 1: return start<T, 1>(given, sequences, stream);
-    case 2: return start<T, 2>(given, sequences, stream);
-    case 4: return start<T, 4>(given, sequences, stream);
-    case 8: return start<T, 8>(given, sequences, stream);
+    case 1: return start<T, 1, PAGED>(given, sequences, stream);
+    case 2: return start<T, 2, PAGED>(given, sequences, stream);
+    case 4: return start<T, 4, PAGED>(given, sequences, stream);
+    case 8: return start<T, 8, PAGED>(given, sequences, stream);
   }
   return cudaErrorInvalidValue;
 }

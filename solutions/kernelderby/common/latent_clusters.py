@@ -1,0 +1,93 @@
+"""Latent decode: which form a call has, with or without blocks: clusters (latent_clusters.cuh) or workers
+(latent_attention.cu). Times are estimated in microseconds from sizes that the host knows.
+
+Clusters: times are linear in what a block does in turn and in what all blocks together bring through a multiprocessor:
+first + more log2(splits) + tile x tiles of a block + share x (tiles of all blocks on a multiprocessor - beside). Workers
+share out all tiles evenly, so the size of the cache decides. Constants: NVIDIA H200, 2026-11-23, calls without blocks as
+CUDA graphs behind an L2 flush, 286 sizes of 8 to 128 heads, 1 to 128 sequences, 60 to 9,000 tokens; fitted by least
+squares of logarithms, to within 4 to 18 % of a form's time. On these same sizes the chosen forms take 1.7 % longer than
+the best timed ones in the mean, and 40 % at worst; other sizes were not measured. Blocks add a wait for the table, about
+as long in every form.
+"""
+
+import importlib
+from math import log2
+
+latent_attention = importlib.import_module(f"{__package__}.latent_attention")
+SHAPES = [(1, 16), (1, 32), (1, 64), (2, 16), (2, 32), (2, 64), (4, 32), (8, 32)]  # groups of 8 heads, tokens
+
+# (groups of 8 heads, tokens of a tile, one tile a block) -> first, tile, share, more, beside
+CLUSTERS = {
+    (1, 32, True): (2.67, 1.39, 2.12, 0.0, 0.28),
+    (1, 64, True): (4.58, 0.05, 2.01, 0.16, 0.06),
+    (1, 16, False): (2.79, 0.72, 0.66, 0.51, 0.15),
+    (1, 32, False): (2.99, 0.92, 1.13, 0.59, 0.24),
+    (2, 16, False): (3.21, 0.93, 1.02, 0.71, 0.05),
+    (2, 32, False): (4.34, 0.83, 1.96, 0.61, 0.23),
+    (2, 64, False): (4.96, 1.07, 3.25, 0.81, 0.25),
+    (4, 32, False): (6.39, 1.57, 2.66, 1.09, 0.24),
+    (8, 32, False): (10.55, 3.84, 2.90, 1.22, 0.12),
+}
+# Blocks of a cluster -> blocks that an H200's 132 multiprocessors hold at once, one each: clusters stay within a GPC.
+# 120 for 4 and 8 is cudaOccupancyMaxActiveClusters'; 15 clusters of 8 leave 7 GPCs for one of 16.
+AT_ONCE = {1: 132, 2: 132, 4: 120, 8: 120, 16: 112}
+ALONE = {(2, 32), (2, 64), (4, 32), (8, 32)}  # forms with room for one block on a multiprocessor
+CUT = 7.5  # of workers: least time of tiles where contexts are cut (2026-11-30: four calls of 4 to 19 sequences)
+
+
+def rounded(longest):
+    """Rounded up to a sixteenth of an octave, so that a growing context does not need a new choice at each step."""
+    step = max((1 << max(longest - 1, 1).bit_length()) >> 5, 16)
+    return -(-max(longest, 1) // step) * step
+
+
+def key(query, longest):
+    batch, heads, _ = query.shape
+    return f"batch={batch} heads={heads} longest<={rounded(longest)}"
+
+
+def is_one_tile(longest, groups, tokens, splits):
+    return groups == 1 and tokens > 16 and splits <= 8 and longest <= splits * tokens
+
+
+def candidates(query, longest):
+    """Ordered by estimated time. groups: of 8 heads in a block; tokens: of a tile; splits: blocks of a cluster that
+    share a context. On Hopper also workers."""
+    (batch, heads, _), longest = query.shape, rounded(longest)
+    processors = latent_attention.multiprocessors(query.device)
+    found = []
+    for groups, tokens in SHAPES:
+        if groups > 1 and 4 * groups >= heads:
+            continue
+        for splits in (1, 2, 4, 8, 16):
+            only_short = (groups, tokens) == (1, 64) and not is_one_tile(longest, groups, tokens, splits)
+            if splits >= 2 * -(-longest // tokens) or only_short:
+                continue
+            time = of_clusters(batch, heads, longest, groups, tokens, splits, processors)
+            found.append((time, {"groups": groups, "tokens": tokens, "splits": splits}))
+    if latent_attention.on_hopper(query.device):
+        found.append((of_workers(batch, heads, longest, processors), {"workers": processors}))
+    return [config for _, config in sorted(found, key=lambda one: one[0])]
+
+
+def of_clusters(batch, heads, longest, groups, tokens, splits, processors):
+    """As latent_clusters.cuh's run() takes them."""
+    first, tile, share, more, beside = CLUSTERS[groups, tokens, is_one_tile(longest, groups, tokens, splits)]
+    units, tiles = batch * -(-heads // (8 * groups)), -(-longest // tokens)
+    load = units * max(tiles, splits) / processors
+    # Rounds of blocks that do not fit at once; without this term estimates were up to three times too low there.
+    at_once = processors * AT_ONCE[splits] // 132 if (groups, tokens) in ALONE else processors
+    rounds = -(-units * splits // at_once)
+    return rounds * (first + more * log2(splits) + tile * -(-tiles // splits) + share * max(load - beside, 0))
+
+
+def of_workers(batch, heads, longest, processors):
+    """As derby_latent_attention_run: start and end, rows to write, two CTAs a tile, the cache. Bytes of the cache
+    beyond 50 MB count at the rate that large batches reach. The second launch takes 2 us, of which 1.3 until it runs;
+    contexts too short to be cut go without it."""
+    megabytes = batch * -(-longest // 64) * 64 * 1152e-6 * 132 / processors
+    memory = min(megabytes, 50) / 2.62 + max(megabytes - 50, 0) / 3.9
+    second = 0.0
+    if longest > latent_attention.MOST_UNCUT:
+        second, memory = 2.0, max(memory, CUT)
+    return 9.5 + second + 0.45 * -(-min(heads, 64) // 16) + 1.6 * (heads > 64) + memory
