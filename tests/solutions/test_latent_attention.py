@@ -143,7 +143,8 @@ def module(operator, *edits):
 @functools.cache
 def on_cpu(operator, *edits):
     """The same for CPU tensors: its kernels compiled by g++ against cuda_on_host/hopper."""
-    solution = module(operator, ("import importlib\nimport os\n", "import importlib  # on the CPU\nimport os\n"), *edits)
+    own = "import importlib\nimport os\n", "import importlib  # on the CPU\nimport os\n"
+    solution = module(operator, own, *edits)
     with tempfile.TemporaryDirectory() as folder:  # without the headers that the CPU replaces
         names = [name for name in solution.workers.sources if not (HOPPER / name).exists()]
         source, *headers = (Path(shutil.copy(solution.workers.folder / name, folder)) for name in names)

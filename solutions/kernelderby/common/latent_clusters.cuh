@@ -1,6 +1,7 @@
-// Latent decode in one launch, of latent_one_tile.cuh's kernel if no block has more than one tile, else of this one. A block (or a cluster of them, which share the context) takes 8, 16, 32 or 64 query heads of one sequence.
-// Queries and a tile of tokens are copied into shared memory with a single wait; the tile is both key and value. The
-// warps divide the 576 products of a score among themselves, then the 512 values of the latent.
+// Latent decode in one launch: of latent_one_tile.cuh's kernel if no block has more than one tile, else of this one. A
+// block (or a cluster of them, which share the context) takes 8, 16, 32 or 64 query heads of one sequence. Queries and
+// a tile of tokens are copied into shared memory with a single wait; the tile is both key and value. The warps divide
+// the 576 products of a score among themselves, then the 512 values of the latent.
 // Constraints: sm_90 or later; 576 values of a query head and of a token, of which the first 512 are the value; any
 // number of heads; forms (groups of 8 heads, tokens of a tile) as the switch at the end lists them; at most 16 blocks
 // share a context; bf16, contiguous, addresses a multiple of 16; context_lens int32. PAGED: the cache is in blocks of a
@@ -21,8 +22,9 @@ struct Arguments {
   const __nv_bfloat16 *query, *cache;
   const int *context_lens, *block_table;  // the table only of a cache in blocks
   __nv_bfloat16* output;
-  int heads, chunks, slots, splits, longest, table_width, page_bits;  // slots: of a sequence or a block, then 1 << page_bits
-  float scale;                                                        // of scores, for powers of two
+  int heads, chunks, slots, splits, longest;  // slots: of a sequence, or of a block and then 1 << page_bits
+  int table_width, page_bits;
+  float scale;  // of scores, for powers of two
 };
 
 // NT: groups of 8 query heads. T: tokens of a tile. PAGED: the cache is in blocks.
@@ -47,7 +49,7 @@ struct Kernel {
   const Arguments& given;
   Shared& shared;
   int lane, warp, quad, corner, split, sequence, first_head, heads, length;
-  int page;  // lane i has the block of the warp's i-th row in the tile that is fetched next
+  int page;  // PAGED: lane i has the block of the warp's i-th row in the tile that is fetched next
 
   __device__ __forceinline__ Kernel(const Arguments& a, Shared& s) : given(a), shared(s) {
     lane = threadIdx.x % 32, warp = threadIdx.x / 32, quad = lane / 4, corner = lane % 4;
@@ -76,7 +78,8 @@ struct Kernel {
   __device__ __forceinline__ void look_up(int tile) {
     int token = tile * T + lane * WARPS + warp;
     if (lane < T / WARPS && token < given.longest)
-      page = __ldg(given.block_table + static_cast<long long>(sequence) * given.table_width + (token >> given.page_bits));
+      page = __ldg(given.block_table + static_cast<long long>(sequence) * given.table_width +
+                   (token >> given.page_bits));
   }
 
   __device__ __forceinline__ void fetch_tile(int tile, int stage, int end) {
@@ -346,8 +349,8 @@ static cudaError_t start(const Arguments& given, int sequences, cudaStream_t str
   return cudaLaunchKernelEx(&config, kernel, given);
 }
 
-// given: chunks and page_bits are set here. splits: blocks of a cluster that share a context, 1, 2, 4, 8 or 16. groups: of
-// 8 heads to a block. tokens: of a tile.
+// given: chunks and page_bits are set here; splits: blocks of a cluster that share a context, 1, 2, 4, 8 or 16. groups:
+// of 8 heads to a block. tokens: of a tile.
 template <bool PAGED>
 static cudaError_t run(Arguments given, int sequences, int groups, int tokens, cudaStream_t stream) {
   if (PAGED) {
@@ -356,9 +359,11 @@ static cudaError_t run(Arguments given, int sequences, int groups, int tokens, c
     if (given.longest > most) given.longest = static_cast<int>(most);
   }
   int splits = given.splits;
-  if (groups == 1 && (tokens == 32 || tokens == 64) && splits <= 8 && given.longest <= splits * tokens && sequences < 1 << 16) {
-    one_tile::Arguments short_one{given.query, given.cache, given.context_lens, given.block_table, given.output, given.heads,
-                                  given.slots, given.table_width, given.page_bits, given.longest, given.scale};
+  bool one = groups == 1 && (tokens == 32 || tokens == 64) && splits <= 8 && given.longest <= splits * tokens;
+  if (one && sequences < 1 << 16) {
+    one_tile::Arguments short_one{given.query, given.cache, given.context_lens, given.block_table,
+                                  given.output, given.heads, given.slots, given.table_width,
+                                  given.page_bits, given.longest, given.scale};
     return tokens == 32 ? one_tile::for_blocks<32, PAGED>(splits, short_one, sequences, stream)
                         : one_tile::for_blocks<64, PAGED>(splits, short_one, sequences, stream);
   }

@@ -2,12 +2,12 @@
 (latent_attention.cu). Times are estimated in microseconds from sizes that the host knows.
 
 Clusters: times are linear in what a block does in turn and in what all blocks together bring through a multiprocessor:
-first + more log2(splits) + tile x tiles of a block + share x (tiles of all blocks on a multiprocessor - beside). Workers
-share out all tiles evenly, so the size of the cache decides. Constants: NVIDIA H200, 2026-11-23, calls without blocks as
-CUDA graphs behind an L2 flush, 286 sizes of 8 to 128 heads, 1 to 128 sequences, 60 to 9,000 tokens; fitted by least
-squares of logarithms, to within 4 to 18 % of a form's time. On these same sizes the chosen forms take 1.7 % longer than
-the best timed ones in the mean, and 40 % at worst; other sizes were not measured. Blocks add a wait for the table, about
-as long in every form.
+first + more log2(splits) + tile x tiles of a block + share x (tiles of all blocks on a multiprocessor - beside).
+Workers share out all tiles evenly, so the size of the cache decides. Constants: NVIDIA H200, 2026-11-23, calls without
+blocks as CUDA graphs behind an L2 flush, 286 sizes of 8 to 128 heads, 1 to 128 sequences, 60 to 9,000 tokens; fitted by
+least squares of logarithms, to within 4 to 18 % of a form's time. On these same sizes the chosen forms took 1.7 %
+longer than the best timed ones in the mean, and 40 % at worst; other sizes were not measured, nor was the choice since
+it has AT_ONCE and CUT. Blocks add a wait for the table, about as long in every form.
 """
 
 import importlib

@@ -1,8 +1,8 @@
 // For short contexts: at most one tile a block, 8 query heads. The code has no loop over tiles, and the compiler knows
 // the number of blocks and of tokens. The blocks of a cluster share a context: each sends its parts of the result to
 // the block that writes these dimensions.
-// Constraints: as latent_clusters.cuh, and: one group of 8 heads, 32 or 64 tokens, at most 8 blocks that share a context, one
-// tile each; fewer than 65,536 sequences.
+// Constraints: as latent_clusters.cuh, and: one group of 8 heads, 32 or 64 tokens, at most 8 blocks that share a
+// context, one tile each; fewer than 65,536 sequences.
 
 #pragma once
 #include "decode_mma.cuh"
@@ -68,12 +68,13 @@ __global__ void __launch_bounds__(THREADS, 1) derby_latent_one_tile(const __grid
   }
   __syncwarp();  // this first
 
-  // Without blocks, loads before the length is known; tokens behind the last one are left out later. Rows and heads that
-  // do not exist are replaced by the last ones. In blocks, rows behind the last token are not loaded.
+  // Without blocks, loads before the length is known; tokens behind the last one are left out later. Rows and heads
+  // that do not exist are replaced by the last ones. In blocks, rows behind the last token are not loaded.
   const size_t mine = static_cast<size_t>(sequence) * unsigned(a.heads) + first_head;
   const uint32_t to = shared_address(&shared.rows[warp][8 * lane]);
   const auto copy_query = [&] {
-    copy_row(shared_address(&shared.query[warp][8 * lane]), a.query + (mine + min(warp, heads - 1)) * KEY + 8 * lane, lane);
+    const __nv_bfloat16* row = a.query + (mine + min(warp, heads - 1)) * KEY + 8 * lane;
+    copy_row(shared_address(&shared.query[warp][8 * lane]), row, lane);
   };
   if (PAGED) {
     copy_query();
@@ -81,7 +82,8 @@ __global__ void __launch_bounds__(THREADS, 1) derby_latent_one_tile(const __grid
 #pragma unroll
     for (int row = 0; row < T; row += WARPS) {
       const int token = start + row + warp;
-      const size_t slot = (static_cast<size_t>(__shfl_sync(~0u, page, row / WARPS)) << a.page_bits) + (token & (a.slots - 1));
+      const size_t block_of_row = __shfl_sync(~0u, page, row / WARPS);
+      const size_t slot = (block_of_row << a.page_bits) + (token & (a.slots - 1));
       if (token < length) copy_row(to + row * PITCH * 2, a.cache + slot * KEY + 8 * lane, lane);
     }
   } else {

@@ -1,13 +1,14 @@
 // derby_mla_paged_decode_attention_sm90: latent_clusters.cuh with a block table.
 #include "latent_clusters.cuh"
 
-// cache bf16 [blocks, slots, 576], slots a power of two; block_table int32 [sequences, table_width]. splits: blocks of a
-// cluster that share a context, 1, 2, 4, 8 or 16. groups: of 8 heads to a block. tokens: of a tile. All addresses are
+// cache bf16 [blocks, slots, 576], slots a power of two; block_table int32 [sequences, table_width]. splits: blocks of
+// a cluster that share a context, 1, 2, 4, 8 or 16. groups: of 8 heads to a block. tokens: of a tile. All addresses are
 // multiples of 16.
 extern "C" int derby_mla_paged_decode_attention_sm90_run(const void* query, const void* cache, const void* context_lens,
-                                                         const void* block_table, void* output, int sequences, int heads,
-                                                         int slots, int table_width, int longest, float sm_scale, int splits,
-                                                         int groups, int tokens, cudaStream_t stream) {
+                                                         const void* block_table, void* output, int sequences,
+                                                         int heads, int slots, int table_width, int longest,
+                                                         float sm_scale, int splits, int groups, int tokens,
+                                                         cudaStream_t stream) {
   latent_clusters::Arguments given{};
   given.query = static_cast<const __nv_bfloat16*>(query);
   given.cache = static_cast<const __nv_bfloat16*>(cache);

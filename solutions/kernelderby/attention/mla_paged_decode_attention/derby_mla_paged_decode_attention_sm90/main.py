@@ -1,5 +1,5 @@
-"""derby_mla_paged_decode_attention_sm90: clusters of CTAs for small batches (kernel.cu, one launch), workers that share out
-all tiles for larger ones (latent_attention.cu, up to two launches). Estimated times decide (latent_clusters.py)."""
+"""derby_mla_paged_decode_attention_sm90: clusters of CTAs for small batches (kernel.cu, one launch), workers that share
+out all tiles for larger ones (latent_attention.cu, up to two launches). Estimated times decide (latent_clusters.py)."""
 
 import importlib
 import os
