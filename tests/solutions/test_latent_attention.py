@@ -203,6 +203,7 @@ SHAPES = [
     {"batch_size": 3, "num_heads": 1, "cache_len": 130, "max_context_len": 129, "block_size": 128},
     {"batch_size": 3, "num_heads": 100, "cache_len": 300, "max_context_len": 257, "block_size": 32},
     {"batch_size": 2, "num_heads": 192, "cache_len": 200, "max_context_len": 193},
+    {"batch_size": 7, "num_heads": 12, "cache_len": 90, "max_context_len": 70},  # one launch, several a worker
 ]
 
 
