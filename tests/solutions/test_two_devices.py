@@ -55,6 +55,10 @@ CALLS = {
         "mla_decode_attention",
         {"batch_size": 1, "num_heads": 128, "cache_len": 1300, "max_context_len": 1300},
     ),
+    "derby_mla_paged_decode_attention_sm90": (
+        "mla_paged_decode_attention",
+        {"batch_size": 1, "num_heads": 128, "num_blocks": 84, "max_blocks_per_seq": 84, "max_context_len": 1300},
+    ),
     "derby_linear_sigmoid_mul_sm90": ("linear_sigmoid_mul", {}),
     "derby_block_scaled_mm_sm90": ("block_scaled_mm", {}),
     "derby_fused_moe_sm90": ("fused_moe", {}),
