@@ -10,7 +10,9 @@
 // of each 16 neighbours adds theirs, and the last of all adds these sums. The result is deterministic.
 // A file that defines DECODE_ONE_QUERY before it includes this has one query token a sequence: no first_rows, and zeros
 // for a sequence without a token.
-// Constraints: sm_90a; head_dim 64, 128 or 256; query tokens of a sequence times query heads of a group at most 16; pages
+// Heads that are smaller than the kernel's (not EXACT) have zeros in shared memory behind them, which no one reads from
+// memory.
+// Constraints: sm_90a; head_dim a multiple of 8 up to 256; query tokens of a sequence times query heads of a group at most 16; pages
 // of 16 tokens; bf16, contiguous, addresses a multiple of 16; the host gives counters that are zero (each call leaves them
 // so) and room for the parts.
 #pragma once
@@ -34,23 +36,28 @@ struct Arguments {
     const int *first_rows, *lengths, *table;  // [sequences + 1], [sequences], [sequences, table_width]
     __nv_bfloat16* output;                    // like query
     int* counters;                            // [3 CTAs]: zeros, and left as zeros
-    float* partials;                          // [2 CTAs, together, ROWS, head_dim + 4]
-    int sequences, table_width, kv_heads, group;
+    float* partials;                          // [2 CTAs, together, ROWS, D + 4]
+    int sequences, table_width, kv_heads, group, head_dim;
     int together;  // key heads of a CTA: divides kv_heads and WARPS
     float scale;   // of scores, for powers of two
 };
 
-template <int D, int NT, int WARPS_, int PLACES_>
+// D: head_dim rounded up to 64, 96, 128, 192 or 256. NT: groups of 8 rows. EXACT: head_dim is D.
+template <int D, int NT, int WARPS_, int PLACES_, bool EXACT>
 struct Decode {
     static constexpr int ROWS = 8 * NT, WARPS = WARPS_, THREADS = WARPS * 32, FOURS = D / 4, PLACES = PLACES_;
     static constexpr int VECTORS = D / 8;  // of 16 bytes, in a token
-    static_assert(D % 64 == 0 && D <= 256, "dimensions lie as 2 x 8 x 4 in each 64");
+    // Dimensions lie as 2 x 8 x 4 in each 64, and as 2 x 4 x 4 in 32 that are left.
+    static constexpr int BLOCKS = (D + 63) / 64, TAIL = VECTORS - 8 * (BLOCKS - 1);
+    static constexpr bool SWIZZLED = VECTORS % 8 == 0;
+    static constexpr int VALUE_ROW = VECTORS + !SWIZZLED;  // vectors from a token's values to the next one's
+    static_assert(D % 32 == 0 && D <= 256 && (TAIL == 8 || TAIL == 4), "whole products of keys");
     static_assert(NT <= 2 && WARPS <= 8 && PLACES >= 2, "a page is read while the next one comes");
 
-    // outputs: the four dimensions from 64 j + 8 quad + 4 half on lie at place 16 j + 8 half + quad. The additional
-    // place of a row keeps the warps' stores off each other's banks.
+    // outputs: the four dimensions from 64 j + 8 quad + 4 half on lie at place 16 j + 8 half + quad (4 half where 32 are
+    // left). The additional place of a row keeps the warps' stores off each other's banks.
     struct Shared {
-        uint4 keys[WARPS][PLACES][PAGE * VECTORS], values[WARPS][PLACES][PAGE * VECTORS];
+        uint4 keys[WARPS][PLACES][PAGE * VECTORS], values[WARPS][PLACES][PAGE * VALUE_ROW];
         float4 outputs[WARPS][ROWS][FOURS + 1];
         float2 statistics[WARPS][ROWS];  // greatest score, sum of weights
         int sums[WARPS], sequence, before, last;
@@ -75,6 +82,9 @@ struct Decode {
     __device__ __forceinline__ Decode(const Arguments& a, Shared& s) : given(a), shared(s) {
         lane = threadIdx.x % 32, warp = threadIdx.x / 32, quad = lane / 4, corner = lane % 4;
     }
+
+    __device__ __forceinline__ int head_dim() { return EXACT ? D : given.head_dim; }
+    __device__ __forceinline__ bool inside(int dim) { return EXACT || dim < given.head_dim; }
 
     __device__ __forceinline__ int pages_of(int sequence) {
         if (ONE_QUERY) return max((__ldg(given.lengths + sequence) + PAGE - 1) / PAGE, 1);
@@ -182,26 +192,33 @@ struct Decode {
         const int* entry = given.table + static_cast<long long>(ahead.sequence) * given.table_width + tile_ahead;
         const int page = upcoming >= 0 ? upcoming : __ldg(entry);
         const int head = ahead.heads + warp % given.together, left = ahead.length - tile_ahead * PAGE;
-        const int vector = lane % VECTORS;
-        const long long from = (static_cast<long long>(page) * PAGE * given.kv_heads + head) * D + vector * 8;
+        const long long from = (static_cast<long long>(page) * PAGE * given.kv_heads + head) * head_dim();
+        constexpr int ROUND = VECTORS / (VECTORS & -VECTORS);  // loads until a lane has the same vector again
 #pragma unroll
         for (int i = 0; i < PAGE * VECTORS / 32; ++i) {
-            const int token = i * (32 / VECTORS) + lane / VECTORS;
-            const long long offset = from + token * given.kv_heads * D;
+            const int index = i % ROUND * 32 + lane, vector = index % VECTORS;
+            const int token = i / ROUND * (32 * ROUND / VECTORS) + index / VECTORS;
+            const bool is_inside = inside(vector * 8);
+            const long long offset = from + token * given.kv_heads * head_dim() + (is_inside ? vector * 8 : 0);
+            const int bytes = token < left && is_inside ? 16 : 0;
             cp_async16(shared_address(&shared.keys[warp][place][key_at(token, vector)]), given.key_cache + offset,
-                       token < left ? 16 : 0);
+                       bytes);
             cp_async16(shared_address(&shared.values[warp][place][value_at(token, vector)]), given.value_cache + offset,
-                       token < left ? 16 : 0);
+                       bytes);
         }
         cp_async_commit_group();
         tile_ahead += WARPS / given.together;
         upcoming = tile_ahead < ahead.first + ahead.count ? __ldg(entry + WARPS / given.together) : -1;
     }
     // Where 16 bytes of a token lie: eight lanes that read at once find them in different banks.
-    __device__ __forceinline__ int key_at(int token, int vector) { return token * VECTORS + (vector ^ token % 2 * 4); }
-    __device__ __forceinline__ int value_at(int token, int vector) {
-        return token * VECTORS + (vector ^ token / 2 % 4 * 2);
+    __device__ __forceinline__ int key_at(int token, int vector) {
+        return token * VECTORS + (SWIZZLED ? vector ^ token % 2 * 4 : vector);
     }
+    __device__ __forceinline__ int value_at(int token, int vector) {
+        return token * VALUE_ROW + (SWIZZLED ? vector ^ token / 2 % 4 * 2 : vector);
+    }
+    // Of each half of a block of 64 dimensions: places of outputs.
+    static __device__ __forceinline__ int width_of(int block) { return block + 1 < BLOCKS ? 8 : TAIL; }
 
     __device__ __forceinline__ void run() {
         const int all = lay_out_pages(given.kv_heads / given.together), begin = blockIdx.x * chunk;
@@ -222,7 +239,7 @@ struct Decode {
     // Of a warp. sums[n][4 j + i]: dimensions 64 j + 8 quad + 2 i (x, y) and the next (z, w), rows 8 n + 2 corner (x,
     // z) and the next (y, w). most and sum have the same rows; sum must still be added up over the lanes of a corner.
     // hidden: tokens at the sequence's end that the row does not see.
-    float4 sums[NT][D / 16];
+    float4 sums[NT][4 * BLOCKS];
     float most[NT][2], sum[NT][2];
     int hidden[NT][2];
 
@@ -235,11 +252,11 @@ struct Decode {
             const int row = 8 * n + quad, token = row / given.group;
             const __nv_bfloat16* from =
                 given.query + (static_cast<long long>(piece.first_row + token) * given.kv_heads * given.group +
-                               head * given.group + row - token * given.group) * D + 8 * corner;
+                               head * given.group + row - token * given.group) * head_dim() + 8 * corner;
 #pragma unroll
             for (int j = 0; j < D / 32; j++) {
                 query[n][j] = {0, 0, 0, 0};
-                if (row < rows) query[n][j] = load_constant16(from + 32 * j);
+                if (row < rows && inside(32 * j + 8 * corner)) query[n][j] = load_constant16(from + 32 * j);
             }
 #pragma unroll
             for (int h = 0; h < 2; h++) {
@@ -247,7 +264,7 @@ struct Decode {
                 most[n][h] = -INFINITY, sum[n][h] = 0;
             }
 #pragma unroll
-            for (int i = 0; i < D / 16; i++) sums[n][i] = {0, 0, 0, 0};
+            for (int i = 0; i < 4 * BLOCKS; i++) sums[n][i] = {0, 0, 0, 0};
         }
 #pragma unroll 1
         for (int tile = piece.first + warp / given.together; tile < piece.first + piece.count;
@@ -300,16 +317,18 @@ struct Decode {
             weights[n][0] = movmatrix_transposed(pack_bf16(s[0][0], s[0][1]));
             weights[n][1] = movmatrix_transposed(pack_bf16(s[1][0], s[1][1]));
 #pragma unroll
-            for (int i = 0; i < D / 16; i++) {
+            for (int i = 0; i < 4 * BLOCKS; i++) {
                 sums[n][i].x *= factor[0], sums[n][i].y *= factor[1], sums[n][i].z *= factor[0];
                 sums[n][i].w *= factor[1];
             }
         }
 #pragma unroll
-        for (int j = 0; j < D / 64; j++) {
+        for (int j = 0; j < BLOCKS; j++) {
+            // Where 32 dimensions are left, the upper quads have the lower ones' again, and leave them out at the end.
+            const int vector = 8 * j + (width_of(j) == 8 ? quad : quad % 4);
             uint4 value[4];
 #pragma unroll
-            for (int i = 0; i < 4; i++) value[i] = values[value_at(2 * corner + i % 2 + i / 2 * 8, quad + 8 * j)];
+            for (int i = 0; i < 4; i++) value[i] = values[value_at(2 * corner + i % 2 + i / 2 * 8, vector)];
             const uint32_t* rows[4] = {&value[0].x, &value[1].x, &value[2].x, &value[3].x};
 #pragma unroll
             for (int i = 0; i < 4; i++) {
@@ -334,10 +353,12 @@ struct Decode {
                 if (row >= rows) continue;
                 if (quad == 0) shared.statistics[warp][row] = both;
 #pragma unroll
-                for (int i = 0; i < D / 32; i++) {
+                for (int i = 0; i < 2 * BLOCKS; i++) {
                     const float4 &s = sums[n][2 * i], &t = sums[n][2 * i + 1];
-                    shared.outputs[warp][row][8 * i + quad] =
-                        h ? make_float4(s.y, s.w, t.y, t.w) : make_float4(s.x, s.z, t.x, t.z);
+                    const int width = width_of(i / 2);
+                    if (width == 8 || quad < width)
+                        shared.outputs[warp][row][i / 2 * 16 + i % 2 * width + quad] =
+                            h ? make_float4(s.y, s.w, t.y, t.w) : make_float4(s.x, s.z, t.x, t.z);
                 }
             }
         }
@@ -348,8 +369,10 @@ struct Decode {
         const int query_head = (piece.heads + head) * given.group + row - token * given.group;
         const float factor = !ONE_QUERY || sum > 0 ? __fdividef(1, sum) : 0;
         const uint2 words = {pack_bf16(all.x * factor, all.y * factor), pack_bf16(all.z * factor, all.w * factor)};
-        __nv_bfloat16* to = given.output + (static_cast<long long>(piece.first_row + token) * heads + query_head) * D;
-        *reinterpret_cast<uint2*>(to + at / 16 * 64 + at % 8 * 8 + at / 8 % 2 * 4) = words;
+        const int width = width_of(at / 16), dim = at / 16 * 64 + at % 16 % width * 8 + at % 16 / width * 4;
+        if (inside(dim))
+            *reinterpret_cast<uint2*>(given.output + dim + (static_cast<long long>(piece.first_row + token) * heads +
+                                                            query_head) * head_dim()) = words;
     }
 
     // Parts in memory: first the outputs of all slots, then their statistics, then the statistics of what was added in
@@ -544,9 +567,9 @@ struct Decode {
     }
 };
 
-template <int D, int NT, int WARPS, int PLACES>
+template <int D, int NT, int WARPS, int PLACES, bool EXACT>
 __global__ void __launch_bounds__(WARPS * 32, 1) derby_decode_attention(const __grid_constant__ Arguments given) {
-    using Kernel = Decode<D, NT, WARPS, PLACES>;
+    using Kernel = Decode<D, NT, WARPS, PLACES, EXACT>;
     Kernel(given, *reinterpret_cast<typename Kernel::Shared*>(shared_memory())).run();
 }
 

@@ -6,11 +6,11 @@
 namespace derby_decode {
 namespace {
 
-// PLACES: pages ahead of each warp.
-template <int D, int NT, int WARPS, int PLACES>
+// PLACES: pages ahead of each warp. EXACT: given.head_dim is D.
+template <int D, int NT, int WARPS, int PLACES, bool EXACT = true>
 int launch(Arguments given, int processors, cudaStream_t stream) {
-    using Kernel = Decode<D, NT, WARPS, PLACES>;
-    const auto kernel = derby_decode_attention<D, NT, WARPS, PLACES>;
+    using Kernel = Decode<D, NT, WARPS, PLACES, EXACT>;
+    const auto kernel = derby_decode_attention<D, NT, WARPS, PLACES, EXACT>;
     static_assert(sizeof(typename Kernel::Shared) <= 227 * 1024, "shared memory of a CTA");
     static OnceADevice ready;
     const cudaError_t error = ready([&] {

@@ -23,8 +23,10 @@ long_library = cuda_library.CudaLibrary(__file__, "derby_paged_attention_long", 
 workspace = workspaces.Workspace(torch.float32)
 # Of paged_decode.cu; bytes of an address and of 8 values; multiprocessors of an H200.
 PAGE, MOST_DIM, MOST_WARPS, VECTOR, SMS = 16, 256, 8, 16, 132
-LONG_HEADS = {64: 16, 128: 16, 256: 8}  # head_dim: heads a key head, in paged_decode_long.cu
+# In paged_decode_long.cu, of its kernels: head_dim -> least head_dim, heads a key head, warps.
+LONG = {64: (64, 16, 8), 96: (72, 16, 8), 128: (104, 16, 8), 192: (136, 16, 4), 256: (256, 16, 4)}
 PAGE_DIMS = 64, 128, 256  # of heads, in one_page.cuh
+SHORT_BATCH = 1 << 18  # keys of all heads of a single sequence that is read a head at a time
 
 
 @functools.cache
@@ -50,7 +52,29 @@ def power(number):
 
 def tuning_key(query, key_cache, value_cache, block_table, context_lens, max_context_len, sm_scale):
     units, pages = sizes(query, key_cache, max_context_len)
-    return f"units={units} pages<={pages} group={query.shape[1] // key_cache.shape[2]} dim={query.shape[2]}"
+    kv_heads, full = key_cache.shape[2], sixteenths(query, key_cache, pages)
+    return (f"units={units} pages<={pages} kv_heads={kv_heads} group={query.shape[1] // kv_heads} "
+            f"dim={query.shape[2]} full={full}")
+
+
+def sixteenths(query, key_cache, pages):
+    """Of the pages that sequences as long as the longest would have: how many the cache has, at most 16."""
+    return min(-(-16 * key_cache.shape[0] // max(len(query) * pages, 1)), 16)
+
+
+def long_kernel(head_dim, group):
+    """The least head_dim of paged_decode_long.cu's kernels that has room, or None."""
+    return next((size for size, (least, most, _) in LONG.items() if least <= head_dim <= size and group <= most), None)
+
+
+def key_heads_together(sequences, longest, kv_heads, processors, warps=8):
+    """Neighbouring key heads that a multiprocessor reads: few, so that a sequence has few and small parts to be added,
+    but not so few that it goes through many pieces. One at a time where a single sequence is short: longer runs of
+    memory matter less than its parts there."""
+    if sequences == 1 and kv_heads * longest <= SHORT_BATCH:
+        return 1
+    counts = [heads for heads in (2, 4, 8) if kv_heads % heads == 0 and heads <= warps] or [1]
+    return next((heads for heads in counts if sequences * kv_heads <= heads * processors), counts[-1])
 
 
 def candidates(query, key_cache, value_cache, block_table, context_lens, max_context_len, sm_scale):
@@ -78,14 +102,18 @@ def read(query, key_cache, max_context_len):
 def estimated(query, key_cache, max_context_len):
     """[(microseconds, configuration)], the shortest first."""
     units, pages = sizes(query, key_cache, max_context_len)
-    head_dim, group, ctas = query.shape[2], query.shape[1] // key_cache.shape[2], processors(query.device)
+    kv_heads, head_dim, ctas = key_cache.shape[2], query.shape[2], processors(query.device)
+    group, fills = query.shape[1] // kv_heads, estimates.fills(sixteenths(query, key_cache, pages) / 16)
     rows, megabytes, found = min(group, 16 if head_dim <= 128 else 8), read(query, key_cache, max_context_len), []
     for splits, warps in itertools.product((1, 2, 4, 8, 16), (1, 2, 4, 8)):
         if splits * warps < 2 * pages and (splits == 1 or splits * units <= 16 * ctas) and (warps > 1 or pages <= 8):
-            time = estimates.of_clusters(units, pages, rows, head_dim, megabytes, splits, warps, ctas)
+            time = estimates.of_clusters(units, pages, rows, head_dim, megabytes, fills, splits, warps, ctas)
             found.append((time, {"splits": splits, "warps": warps, "sliced": 0}))
-    if pages > MOST_WARPS and group <= LONG_HEADS.get(head_dim, 0):
-        found.append((estimates.of_stretches(rows, head_dim, megabytes, ctas), {"together": 1}))
+    size = long_kernel(head_dim, group)
+    if pages > MOST_WARPS and size:
+        together = key_heads_together(len(query), pages * PAGE, kv_heads, ctas, LONG[size][2])
+        time = estimates.of_stretches(group, head_dim, megabytes, fills, together, ctas)
+        found.append((time, {"together": together}))
     return sorted(found, key=lambda one: one[0])
 
 
@@ -138,7 +166,8 @@ def run_with(config, query, key_cache, value_cache, block_table, context_lens, m
     (sequences, heads, head_dim), kv_heads = query.shape, key_cache.shape[2]
     if "together" in config:
         ctas, together = processors(query.device), config["together"]
-        floats = 2 * ctas * together * (8 if heads <= 8 * kv_heads else 16) * (head_dim + 4)
+        rows, size = 8 if heads <= 8 * kv_heads else 16, long_kernel(head_dim, heads // kv_heads)
+        floats = 2 * ctas * together * rows * (size + 4)
         counters, parts = workspace(query.device, 3 * ctas, floats).tensors
         long_library(query.device, query, key_cache, value_cache, block_table, context_lens, output, counters, parts,
                      sequences, heads, kv_heads, head_dim, block_table.shape[1], sm_scale, together, ctas)

@@ -5,8 +5,8 @@ rows that take turns on the tensor cores, weights kept in registers. Query heads
 sequence has more than 256 tokens (head_dim 64 and 128; 128 tokens with head_dim 256), short_attention.cuh reads keys
 and values once into shared memory instead; where sequences have few query tokens each and long contexts (head_dim
 128), decode_attention.cuh gives every multiprocessor an equal stretch of the pages. One query token a sequence is
-paged decode (paged_decode.py). Which kernel a call gets, and how the work is cut, is chosen from sizes that the host
-knows (attention_planning.py); nothing waits for the GPU.
+paged decode (paged_decode.py) in one of its forms. Which kernel a call gets, and how the work is cut, is chosen from
+sizes that the host knows (attention_planning.py); nothing waits for the GPU.
 
 Needs nvcc (on the PATH, in $CUDA_HOME or /usr/local/cuda) at the first call ever. Kept between calls: the library, and
 a workspace for each stream whose counters every call leaves at zero. Deterministic: chunks of a tile are added in their
@@ -37,14 +37,9 @@ clusters_library, stretches_library = paged_decode.library, paged_decode.long_li
 MOST_SHORT = {64: 256, 128: 256, 256: 128}  # head_dim: tokens of a sequence, as in short_units.cuh
 FEW_ROWS = 16  # query tokens times heads of a group, as in decode.cu, which has head_dim 128 only
 # Where the kernel for few rows is the faster one, seen on an H200. From 16 sequences on: keys of all key heads. With
-# fewer: keys of the longest sequence, and of all key heads. And keys of all heads of one sequence that is read a head
-# at a time.
-LEAST_SEQUENCES, MANY_KEYS, LEAST_KEYS, LEAST_BATCH, SHORT_BATCH = 16, 3 << 17, 2048, 1 << 15, 1 << 18
+# fewer: keys of the longest sequence, and of all key heads.
+LEAST_SEQUENCES, MANY_KEYS, LEAST_KEYS, LEAST_BATCH = 16, 3 << 17, 2048, 1 << 15
 MOST_HEAD_DIM = 256
-STRETCHES = {"stretches": 1}  # decode_library, for one query token a sequence
-# Clusters must be expected to take less than stretches, and where there is much to read less than this share: memory
-# bounds both there, and decode_library reads several key heads at once, which the estimate leaves out.
-CLUSTERS, MUCH = 0.9, 50  # megabytes
 
 workspace = planning.Workspace()
 Needed = namedtuple("Needed", "counters floats")  # of the workspace
@@ -70,31 +65,13 @@ def spreads_pages(sequences, longest, kv_heads, rows, equal):
     return enough and (sequences <= 8 or longest >= 4 * LEAST_KEYS)
 
 
-def key_heads_together(sequences, longest, kv_heads, processors):
-    """Neighbouring key heads that a multiprocessor reads: few, so that a sequence has few and small parts to be added,
-    but not so few that it goes through many pieces. One at a time where a single sequence is short: longer runs of
-    memory matter less than its parts there."""
-    if sequences == 1 and kv_heads * longest <= SHORT_BATCH:
-        return 1
-    counts = [heads for heads in (2, 4, 8) if kv_heads % heads == 0] or [1]
-    return next((heads for heads in counts if sequences * kv_heads <= heads * processors), counts[-1])
+def is_decode(tokens, sequences, max_query_len, rows):
+    """Whether each sequence has one query token, and no key head more query heads than paged decode is fast with."""
+    return max_query_len == 1 and tokens == sequences and rows <= FEW_ROWS
 
 
-def forms_of_decode(*inputs):
-    """The one form of a call with one query token a sequence: a configuration of paged_decode.py, or STRETCHES.
-    inputs: as of paged_decode.candidates()."""
-    query, key_cache, *_, longest, _ = inputs
-    first = paged_decode.candidates(*inputs)[0]
-    found = paged_decode.estimated(query, key_cache, longest)
-    stretches = next((time for time, config in found if "together" in config), None)
-    if stretches is None or query.shape[2] != 128:
-        return [first]
-    time, clusters = next((time, config) for time, config in found if "together" not in config)
-    most = stretches * (CLUSTERS if paged_decode.read(query, key_cache, longest) >= MUCH else 1)
-    return [clusters if time <= most else STRETCHES]
-
-
-choose = tuning.Chooser({}, paged_decode.tuning_key, forms_of_decode)
+key_heads_together = paged_decode.key_heads_together
+choose = tuning.Chooser({}, paged_decode.tuning_key, paged_decode.candidates)
 check = contract.Contract("derby_unified_attention_sm90", aligned=16,
     where=("len_cu_seqlens == num_seqs + 1", "num_query_heads a multiple of num_kv_heads"),
     query="bfloat16 num_tokens num_query_heads head_dim", key_cache="bfloat16 num_blocks 16 num_kv_heads head_dim",
@@ -118,20 +95,18 @@ def run(query, key_cache, value_cache, cu_seqlens_q, seq_lens, block_table, max_
         return
     device, sequences = query.device, block_table.shape[0]
     processors = planning.processors(device)
-    rows, form = int(max_query_len) * (heads // kv_heads), None
-    if int(max_query_len) == 1 and tokens == sequences and rows <= FEW_ROWS:
+    rows = int(max_query_len) * (heads // kv_heads)
+    if is_decode(tokens, sequences, int(max_query_len), rows):
         inputs = query, key_cache, value_cache, block_table, seq_lens, int(max_seq_len), float(sm_scale)
-        form = choose(*inputs)
-        if form is not STRETCHES:
-            paged_decode.run_with(form, *inputs, output)
-            return
-    if form is None and int(max_seq_len) <= MOST_SHORT.get(head_dim, 0):
+        paged_decode.run_with(choose(*inputs), *inputs, output)
+        return
+    if int(max_seq_len) <= MOST_SHORT.get(head_dim, 0):
         short_library(device, query, key_cache, value_cache, cu_seqlens_q, seq_lens, block_table, output, tokens,
                       sequences, blocks, block_table.shape[1], heads, kv_heads, head_dim, int(max_query_len),
                       float(sm_scale), processors)
         return
-    if form or (head_dim == 128 and rows <= FEW_ROWS and spreads_pages(
-            sequences, int(max_seq_len), kv_heads, rows, tokens == sequences * int(max_query_len))):
+    if head_dim == 128 and rows <= FEW_ROWS and spreads_pages(
+            sequences, int(max_seq_len), kv_heads, rows, tokens == sequences * int(max_query_len)):
         together = key_heads_together(sequences, int(max_seq_len), kv_heads, processors)
         floats = 2 * processors * together * (8 if rows <= 8 else 16) * (head_dim + 4)
         decode_library(device, query, key_cache, value_cache, cu_seqlens_q, seq_lens, block_table, output,
