@@ -476,6 +476,14 @@ CUDA_MUTANTS = {
             ("ONE_QUERY ? walk.sequence :", "ONE_QUERY ? 0 :"),
             ("float factor = share(its.x, both.x);", "float factor = 1;"),
         ]),
+    "paged_decode_long.cu, heads of 80": (
+        PAGED, {"num_seqs": 2, "num_blocks": 14, "max_blocks_per_seq": 9, "max_context_len": 140, "head_dim": 80},
+        {"together": 2}, [
+            ("at % 16 / width * 4", "at % 16 / 8 * 4"),
+            ("i % 2 * width + quad", "i % 2 * 8 + quad"),
+            ("if (inside(dim))\n", "if (inside(dim + 8))\n"),
+            ("index / VECTORS;", "lane / VECTORS;"),
+        ]),
     "latent_clusters.cuh": (
         LATENT, {"batch_size": 2, "cache_len": 150, "max_context_len": 145}, {"groups": 1, "tokens": 16, "splits": 2}, [
             ("token + 1 < length ? both.y", "token + 1 <= length ? both.y"),
@@ -591,6 +599,27 @@ def test_every_candidate_on_a_gpu(operator, language):
             assert status is Status.PASSED, (case.label, config)
             again = found(operator, solution, config, inputs, case, "cuda")[1]
             assert torch.equal(outputs["output"], again["output"]), f"{case.label}, {config}: another result"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("changes", STRETCHES, ids=str)
+def test_stretches_on_a_gpu(changes):
+    """Every number of key heads together, ragged, with pages for all multiprocessors and for a few."""
+    solution = module(PAGED, "sm90")
+    for longest, lengths in ((214, [214, 0, 1, 160, 33]), (9000, [9000, 4242, 1, 0, 777])):
+        width = -(-longest // 16)
+        sizes = {"num_blocks": 5 * width, "max_blocks_per_seq": width + 1, "max_context_len": longest}
+        case = case_of(PAGED, num_seqs=5, **sizes, **changes)
+        inputs = inputs_of(PAGED, case, "cuda")
+        inputs["context_lens"].copy_(torch.tensor(lengths))
+        spoil(PAGED, inputs)
+        warps = 8 if changes["head_dim"] <= 128 else 4
+        for together in (count for count in (1, 2, 4, 8) if changes["num_kv_heads"] % count == 0 and count <= warps):
+            config = {"together": together}
+            status, outputs = found(PAGED, solution, config, inputs, case, "cuda")
+            assert status is Status.PASSED, (longest, together)
+            assert torch.equal(outputs["output"], found(PAGED, solution, config, inputs, case, "cuda")[1]["output"])
+    assert not any(space.tensors[0].any() for space in solution.decode.workspace.kept.values())
 
 
 @pytest.mark.gpu

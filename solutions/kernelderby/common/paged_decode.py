@@ -23,8 +23,8 @@ long_library = cuda_library.CudaLibrary(__file__, "derby_paged_attention_long", 
 workspace = workspaces.Workspace(torch.float32)
 # Of paged_decode.cu; bytes of an address and of 8 values; multiprocessors of an H200.
 PAGE, MOST_DIM, MOST_WARPS, VECTOR, SMS = 16, 256, 8, 16, 132
-# In paged_decode_long.cu, of its kernels: head_dim -> least head_dim, heads a key head, warps.
-LONG = {64: (64, 16, 8), 96: (72, 16, 8), 128: (104, 16, 8), 192: (136, 16, 4), 256: (256, 16, 4)}
+# Kernels of paged_decode_long.cu: head_dim -> least head_dim, warps. Heads a key head.
+LONG, LONG_HEADS = {64: (64, 8), 96: (72, 8), 128: (104, 8), 192: (136, 4), 256: (256, 4)}, 16
 PAGE_DIMS = 64, 128, 256  # of heads, in one_page.cuh
 SHORT_BATCH = 1 << 18  # keys of all heads of a single sequence that is read a head at a time
 
@@ -63,8 +63,10 @@ def sixteenths(query, key_cache, pages):
 
 
 def long_kernel(head_dim, group):
-    """The least head_dim of paged_decode_long.cu's kernels that has room, or None."""
-    return next((size for size, (least, most, _) in LONG.items() if least <= head_dim <= size and group <= most), None)
+    """Of LONG, the kernel for these heads, or None."""
+    if group > LONG_HEADS:
+        return None
+    return next((size for size, (least, _) in LONG.items() if least <= head_dim <= size), None)
 
 
 def key_heads_together(sequences, longest, kv_heads, processors, warps=8):
@@ -111,7 +113,7 @@ def estimated(query, key_cache, max_context_len):
             found.append((time, {"splits": splits, "warps": warps, "sliced": 0}))
     size = long_kernel(head_dim, group)
     if pages > MOST_WARPS and size:
-        together = key_heads_together(len(query), pages * PAGE, kv_heads, ctas, LONG[size][2])
+        together = key_heads_together(len(query), pages * PAGE, kv_heads, ctas, LONG[size][1])
         time = estimates.of_stretches(group, head_dim, megabytes, fills, together, ctas)
         found.append((time, {"together": together}))
     return sorted(found, key=lambda one: one[0])
