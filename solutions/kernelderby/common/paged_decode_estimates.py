@@ -26,7 +26,7 @@ LONG_WIDE, LONG_DEEP = 4.5, 10.0  # more of a start with over 8 rows; with over 
 # Of the time of stretches, where several key heads are read at once, which makes longer runs of memory, from so many
 # megabytes on (unified attention, 120 sizes, 2026-11-29).
 RUNS, MUCH = 0.92, 50
-# Of a page alone, where head_dim is not the kernel's (two fresh sizes of 80 and 96, 2026-11-30).
+# Of a page alone, where head_dim is not the kernel's (three fresh sizes of 80 and 96, 2026-11-30).
 ODD = 1.5
 OF = 132  # multiprocessors of that GPU
 
