@@ -105,8 +105,10 @@ def estimated(query, key_cache, max_context_len):
     """[(microseconds, configuration)], the shortest first."""
     units, pages = sizes(query, key_cache, max_context_len)
     kv_heads, head_dim, ctas = key_cache.shape[2], query.shape[2], processors(query.device)
-    group, fills = query.shape[1] // kv_heads, estimates.fills(sixteenths(query, key_cache, pages) / 16)
-    rows, megabytes, found = min(group, 16 if head_dim <= 128 else 8), read(query, key_cache, max_context_len), []
+    group, megabytes, found = query.shape[1] // kv_heads, read(query, key_cache, max_context_len), []
+    rows, fills = min(group, 16 if head_dim <= 128 else 8), estimates.fills(1.0)
+    if megabytes >= estimates.MUCH:  # below it the longest context decides, not how much there is to read
+        fills = estimates.fills(sixteenths(query, key_cache, pages) / 16)
     for splits, warps in itertools.product((1, 2, 4, 8, 16), (1, 2, 4, 8)):
         if splits * warps < 2 * pages and (splits == 1 or splits * units <= 16 * ctas) and (warps > 1 or pages <= 8):
             time = estimates.of_clusters(units, pages, rows, head_dim, megabytes, fills, splits, warps, ctas)

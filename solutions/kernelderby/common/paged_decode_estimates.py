@@ -22,7 +22,7 @@ COLD, COLD_RATE, RATE = 50, 2.9, 4.2  # megabytes that push dirty lines out of t
 RAGGED, LEAST = 0.56, 0.25  # of what the longest context lets expect: in a ragged batch, and at least
 BEND = 2.7  # how sharply the longer of waiting and memory decides
 LONG_START, LONG_COLD_RATE, LONG_RATE = 9.8, 2.6, 3.9
-LONG_WIDE, LONG_DEEP = 4.5, 10.0  # more of a start with over 8 rows; with over 128 values (one size, 2026-11-29)
+LONG_WIDE, LONG_DEEP = 4.5, 4.0  # more of a start with over 8 rows; with over 128 values (four sizes, 2026-11-30)
 # Of the time of stretches, where several key heads are read at once, which makes longer runs of memory, from so many
 # megabytes on (unified attention, 120 sizes, 2026-11-29).
 RUNS, MUCH = 0.92, 50
