@@ -79,7 +79,7 @@ class HostChange(Struct, frozen=True):
 class Certificate(Struct, frozen=True):
     """Both versions gave this machine code, except for host_change. launches: workload -> digest of a call's launches,
     for the workloads on which both versions launch the same. None: launches were not compared, and the certificate
-    holds for all workloads."""
+    holds for all workloads. libraries: those whose code was compared, all that these launches call; None: all."""
 
     before: Version
     after: Version
@@ -87,6 +87,7 @@ class Certificate(Struct, frozen=True):
     date: str
     host_change: HostChange | None = None
     launches: dict[str, Hash] | None = None
+    libraries: tuple[str, ...] | None = None
 
     def code_of(self, version: Version) -> MachineCode:
         change = self.host_change
@@ -125,6 +126,8 @@ def read_certificates(path: Path) -> tuple[Certificate, ...]:
     for number, each in enumerate(found):
         for version in (each.before, each.after):
             own = each.code_of(version)
+            if each.libraries is not None:
+                continue  # a part of its code
             other, code = seen.setdefault(version.hash, (number, own))
             # In a certificate of launches the former version may lack libraries that were added
             # (measure/certify/build.py).
@@ -154,7 +157,7 @@ def read_same_code(root: Path, left_out: Callable[[str], None]) -> Callable[[Sol
             for each in read_certificates(path):
                 pairs.setdefault(path.stem, []).extend(each.texts)
                 ends = each.before.hash, each.after.hash
-                if each.host_change is None:
+                if each.host_change is None and each.libraries is None:
                     pairs.setdefault(path.stem, []).append(ends)
                 else:
                     on = None if each.launches is None else frozenset(each.launches)

@@ -1,7 +1,9 @@
 """A solution's launches, recorded without a GPU: kernel, grid and arguments count, the Python around them does not."""
 
+import os
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -11,10 +13,11 @@ from msgspec.structs import replace
 
 from kernelderby.catalog import Catalog
 from kernelderby.catalog.same_code import MachineCode
-from kernelderby.measure.certify.build import differences, with_added
+from kernelderby.measure.certify.build import differences, joined, unchanged, with_added
 from kernelderby.measure.certify.launches import compiled_how, launches_of
 
 D = "scale_rows_h4"
+NVCC = shutil.which("nvcc") or ("/usr/local/cuda/bin/nvcc" if os.path.exists("/usr/local/cuda/bin/nvcc") else None)
 MAIN = """import torch
 import triton
 import triton.language as tl
@@ -56,6 +59,43 @@ language = "triton"
 entry_point = "main.py::run"
 destination_passing_style = true
 target_hardware = ["NVIDIA H200"]
+"""
+
+
+LIBRARIES = """import subprocess
+from pathlib import Path
+
+HERE = Path(__file__).parent
+
+
+class CudaLibrary:
+    def __init__(self, name):
+        self.name = name
+
+    def build(self, architecture, folder):
+        folder.mkdir(exist_ok=True)
+        made, numbers = folder / f"{self.name}_0123456789abcdef.so", (architecture, architecture)
+        gencode = "-gencode=arch=compute_%s,code=sm_%s" % numbers
+        command = ["nvcc", "-O3", gencode, "--shared", "-Xcompiler", "-fPIC", "-o", str(made)]
+        subprocess.run([*command, str(HERE / f"{self.name}.cu")], check=True)
+        return made
+
+    def __call__(self, device, *arguments):
+        raise NotImplementedError
+
+
+few, many = CudaLibrary("few"), CudaLibrary("many")
+
+
+def run(x, scale, factor, out):
+    (few if x.shape[0] == ROWS else many)(x.device, x, out, x.shape[0])
+"""
+CUDA = """#include <cuda_runtime.h>
+__global__ void twice(float* x) { x[threadIdx.x] *= 2.0f; }
+extern "C" int NAME_run(float* x) {
+  twice<<<1, 128>>>(x);
+  return cudaGetLastError();
+}
 """
 
 
@@ -120,6 +160,43 @@ def test_a_library_that_came_is_no_difference_where_launches_name_the_others():
     for change in ({"kernels": {"a": "3"}}, {"host": {"run": "other"}}, {"data": ("x",)}, {"data": ("d", "d")}):
         other = replace(former, **change)
         assert with_added(other, present) == other and differences(other, present)
+
+
+def test_code_of_libraries_joins_and_each_is_compared_by_itself():
+    few, many = (MachineCode("sm_90a", "nvcc", {"k": one}, (one,), {f"{one}_run": "h"}, "p") for one in ("few", "many"))
+    both = joined({"many": many, "few": few})
+    assert both.kernels == {"k": "few", "k 2": "many"} and set(both.host) == {"few_run", "many_run"}
+    assert joined({"many": many, "few": few}, ["many"]) == many
+    former = {"few": few, "many": replace(many, kernels={"k": "other"}), "gone": few}
+    assert unchanged(former, {"few": replace(few, python="q"), "many": many}) == {"few"}
+
+
+@pytest.mark.skipif(shutil.which("git") is None or NVCC is None, reason="no git or no nvcc")
+def test_a_library_that_changed_outdates_what_calls_it(small_set, derby, monkeypatch):
+    monkeypatch.setenv("PATH", f"{Path(NVCC).parent}{os.pathsep}{os.environ['PATH']}")
+    first, other = sorted(each.axes["rows"] for each in Catalog.open(small_set).workloads(D))[:2]
+    folder = small_set / f"solutions/alice/toy/{D}/toy_triton"
+    folder.mkdir()
+    (folder / "solution.toml").write_text(TOML.replace('"triton"', '"python"'))
+    (folder / "main.py").write_text(LIBRARIES.replace("ROWS", str(first)))
+    for name in ("few", "many"):
+        (folder / f"{name}.cu").write_text(CUDA.replace("NAME", name))
+    git = ["git", "-C", str(small_set), "-c", "user.name=a", "-c", "user.email=a@b"]
+    for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "one"]):
+        subprocess.run([*git, *words], check=True)
+    before = Catalog.open(small_set).solution("toy_triton")
+    give_rows(small_set, before)
+    (folder / "many.cu").write_text(CUDA.replace("NAME", "many").replace("2.0f", "3.0f"))
+    code, out, _ = derby("certify", "toy_triton", "--launches", "--root", small_set)
+    assert code == 1 and "the same on 1 of 2 recorded workloads" in out and "calls many" in out, out
+    catalog = Catalog.open(small_set)
+    now = catalog.solution("toy_triton")
+    kept = {each.axes["rows"]: now.has_kernels(before.hash, each.uuid) for each in catalog.workloads(D)}
+    assert (kept[first], kept[other]) == (True, False)
+    assert derby("certify", "--check", "--root", small_set)[0] == 0
+    (folder / "few.cu").write_text(CUDA.replace("NAME", "few").replace("2.0f", "4.0f"))
+    code, out, _ = derby("certify", "toy_triton", "--launches", "--root", small_set)
+    assert code == 1 and "the same on" not in out and "calls few" in out, out
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="no git")

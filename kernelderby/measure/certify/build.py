@@ -10,9 +10,10 @@ import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -37,7 +38,8 @@ UNBUILT = "none: the CUDA sources have the same tokens"  # instead of a compiler
 _NAME = re.compile(r"\w{1,100}", re.ASCII)  # name of a library, which becomes part of a path
 _ANONYMOUS = re.compile(r"(\d+)(_GLOBAL__N__)")
 _WRAPPER = """#!/bin/sh
-kept=$(mktemp -d "{kept}/XXXXXX") && exec "{nvcc}" "$@" --keep --keep-dir "$kept" -Xcompiler -save-temps=obj
+kept=$(mktemp -d "{kept}/XXXXXX") && printf '%s\\n' "$@" > "$kept/arguments" || exit 1
+exec "{nvcc}" "$@" --keep --keep-dir "$kept" -Xcompiler -save-temps=obj
 """
 
 
@@ -79,29 +81,51 @@ def _kernel_differences(one: Mapping[str, str], other: Mapping[str, str]) -> lis
 
 
 def with_added(former: MachineCode | str, present: MachineCode | str) -> MachineCode | str:
-    """The former code, with the libraries that the present code adds to it. Recorded launches name their libraries; if
-    these are unchanged, the added ones are not launched. If one has changed, the former code alone. A text says why
-    there is no code."""
+    """The former code, with the libraries that the present code adds to it: certificates of launches from before
+    30 November 2026 count these, too. If a library has changed, the former code alone. A text says why there is no
+    code."""
     if isinstance(former, str) or isinstance(present, str) or not former.is_part_of(present):
         return former
     return msgspec.structs.replace(former, kernels=present.kernels, host=present.host, data=present.data)
 
 
-def machine_code(catalog: Catalog, solution: Solution, found_in: Path, form: int = FORM) -> MachineCode:
-    """The machine code of a solution's sources in that set, built by a worker behind the fences. It comes from the
-    cache if the same code was built in the same way before: all of it, since Python may name a library that another
-    module declares. DerbyError if the build fails, or the solution has no library."""
+def joined(libraries: Mapping[str, MachineCode], names: Collection[str] | None = None) -> MachineCode:
+    """The code of several libraries as one; names: of these alone."""
+    chosen = [libraries[name] for name in sorted(libraries) if names is None or name in names]
+    kernels: dict[str, str] = {}
+    for each in chosen:
+        kernels |= _named_once(each.kernels, kernels)
+    host = {name: digest for each in chosen for name, digest in each.host.items()}
+    data = tuple(sorted(digest for each in chosen for digest in each.data))
+    first = next(iter(libraries.values()))
+    return msgspec.structs.replace(first, kernels=kernels, host=host, data=data)
+
+
+def unchanged(former: Mapping[str, MachineCode], present: Mapping[str, MachineCode]) -> set[str]:
+    """Names of libraries with the same machine code in both versions, whatever Python does with them."""
+    return {
+        name
+        for name in former.keys() & present.keys()
+        if not differences(former[name], msgspec.structs.replace(present[name], python=former[name].python))
+    }
+
+
+def machine_code(catalog: Catalog, solution: Solution, found_in: Path, form: int = FORM) -> dict[str, MachineCode]:
+    """Library -> the machine code of a solution's sources in that set, built by a worker behind the fences. It comes
+    from the cache if the same code was built in the same way before: all of it, since Python may name a library that
+    another module declares. DerbyError if the build fails, or the solution has no library."""
     _, compiler = _compiler()
     key = solution.digest_of([(compiler, f"{form} {ARCHITECTURE} {build_digest(solution)} {python_digest(solution)}")])
     path = cache_folder() / "machine_code" / f"{solution.name}-{key}.json"
     if path.is_file():
         try:
-            return msgspec.json.decode(path.read_bytes(), type=MachineCode)
+            return msgspec.json.decode(path.read_bytes(), type=dict[str, MachineCode])
         except msgspec.DecodeError:
             pass  # made by another version
     with fenced(catalog, solution) as ask:
-        found = ask(CodeSeen, code_here, found_in=str(found_in.resolve()), form=form).code
-    found = msgspec.structs.replace(found, compiler=compiler, form=form, python=python_digest(solution))
+        found = ask(CodeSeen, code_here, found_in=str(found_in.resolve()), form=form).libraries
+    own = {"compiler": compiler, "form": form, "python": python_digest(solution)}
+    found = {name: msgspec.structs.replace(code, **own) for name, code in found.items()}
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, msgspec.json.encode(found).decode())
     return found
@@ -176,11 +200,11 @@ def _kept(nvcc: str, scratch: Path) -> Iterator[Path]:
         os.environ["PATH"] = before
 
 
-def _read(solution: Solution, compiler: str, kept: Path, form: int) -> MachineCode:
-    kernels: dict[str, str] = {}
-    data: list[str] = []
-    host: dict[str, str] = {}
+def _read(solution: Solution, compiler: str, kept: Path, form: int) -> dict[str, MachineCode]:
+    libraries: dict[str, list[MachineCode]] = {}
     for folder in sorted(kept.iterdir()):
+        kernels: dict[str, str] = {}
+        data, host = list[str](), dict[str, str]()
         own: dict[str, str] = {}
         try:
             for file in _cubins(folder):
@@ -193,11 +217,19 @@ def _read(solution: Solution, compiler: str, kept: Path, form: int) -> MachineCo
                     host |= launches(file.read_text(), own, form)
         except ValueError as error:
             raise DerbyError(f"{solution.name}: {file.name}: {error}") from None
-    if not kernels or not host:
+        how = f"sm_{ARCHITECTURE}", compiler, kernels, tuple(sorted(data)), host, python_digest(solution), form
+        libraries.setdefault(_library_of(folder), []).append(MachineCode(*how))
+    code = {name: joined({str(number): part for number, part in enumerate(parts)}) for name, parts in libraries.items()}
+    if not any(each.kernels for each in code.values()) or not any(each.host for each in code.values()):
         raise DerbyError(f"{solution.name}: nvcc kept no kernels or no host code")
-    return MachineCode(
-        f"sm_{ARCHITECTURE}", compiler, kernels, tuple(sorted(data)), host, python_digest(solution), form
-    )
+    return code
+
+
+def _library_of(folder: Path) -> str:
+    """The name of the library that nvcc wrote, without the digest at its end."""
+    words = (folder / "arguments").read_text().splitlines()
+    made = next((file for word, file in pairwise(words) if word == "-o"), folder.name)
+    return re.sub(r"_[0-9a-f]{16}\Z", "", Path(made).stem)
 
 
 def _named_once(digests: Mapping[str, str], others: Mapping[str, str]) -> dict[str, str]:

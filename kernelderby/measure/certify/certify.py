@@ -41,6 +41,7 @@ from kernelderby.rows.certified import Certified, CertifyOutcome, Contradiction,
 from kernelderby.store.counts import counted
 from kernelderby.store.files import write_whole
 
+Libraries = dict[str, MachineCode] | str  # or the reason why there is none
 _BUILDS = 2  # builds at a time
 _SHOWN = 3  # workloads with other launches
 
@@ -63,7 +64,7 @@ def certify(root: Path, names: Sequence[str], since: str, host_change: str | Non
         alike = [version for pair in pairs if len({*map(build.build_digest, pair)}) == 1 for version in pair]
         places = former.root, root
         others = [job for pair in pairs for job in zip(places, pair, strict=True) if job[1] not in alike]
-        codes = _build_all(catalog, others)
+        codes = {text: _joined(each) for text, each in _build_all(catalog, others).items()}
         codes |= {each.text_hash: build.unbuilt(each) for each in alike}
         for then, now in pairs:
             found = _judge(then, now, revision, codes[then.text_hash], codes[now.text_hash], host_change)
@@ -91,32 +92,67 @@ def certify_launches(root: Path, names: Sequence[str], since: str) -> list[Certi
             workloads = tuple(each for each in catalog.workloads(now.definition) if each.uuid in uuids)
             if not workloads:
                 continue
+            alike, others = _alike(catalog, former.root, then, now, workloads, sorted({row.gpu for row in gone}))
             codes: list[MachineCode | str] = []
+            libraries: tuple[str, ...] | None = None
             if not now.has_cuda:
                 form = f"sm_{build.ARCHITECTURE}", f"triton {version('triton')}"  # kernels: compared launch by launch
                 codes = [MachineCode(*form, {}, (), {}, python_digest(each)) for each in (then, now)]
             elif build.build_digest(then) == build.build_digest(now):
                 codes = [build.unbuilt(each) for each in (then, now)]
             else:
-                codes = [*_build_all(catalog, [(former.root, then), (root, now)]).values()]
-                codes[0] = build.with_added(codes[0], codes[1])
-            alike, others = _alike(catalog, former.root, then, now, workloads, sorted({row.gpu for row in gone}))
+                sides = [*_build_all(catalog, [(former.root, then), (root, now)]).values()]
+                alike, changed, libraries = _of_unchanged_libraries(alike, *sides)
+                others += changed
+                codes = [_joined(each, libraries) for each in sides]
             why = f"launches recorded: the same on {len(alike)} of {counted(len(workloads), 'recorded workload')}"
             found = _judge(then, now, revision, codes[0], codes[1], why)
             if not alike or not isinstance(found, Certificate):
                 why_none = found if isinstance(found, list) else ()
                 verdicts.append(Certified(now.name, False, (*why_none, *others[:_SHOWN])))
                 continue
-            written = _write(root, now.name, replace(found, launches=alike), why)
+            launches = {uuid: each.digest for uuid, each in alike.items()}
+            written = _write(root, now.name, replace(found, launches=launches, libraries=libraries), why)
             verdicts.append(Certified(now.name, not others, (written, *others[:_SHOWN])))
     return verdicts
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Alike:
+    """What both versions launch on one workload. libraries: names of those that are called."""
+
+    gpu: str = ""
+    digest: str = ""
+    libraries: frozenset[str] = frozenset()
+
+    def and_on(self, gpu: str, lines: Sequence[str]) -> Alike:
+        names = {line.partition("(")[0] for line in lines}
+        digest = hashlib.sha256(f"{self.digest}{lines}".encode()).hexdigest()[:16]
+        return Alike(gpu, digest, self.libraries.union(name for name in names if name.isidentifier()))
+
+
+def _of_unchanged_libraries(
+    alike: dict[str, Alike], former: Libraries, present: Libraries
+) -> tuple[dict[str, Alike], list[LaunchDifference], tuple[str, ...]]:
+    """The workloads whose launches call unchanged libraries alone, the others, and these libraries."""
+    if isinstance(former, str) or isinstance(present, str):
+        return alike, [], ()
+    same = build.unchanged(former, present)
+    kept = {uuid: each for uuid, each in alike.items() if each.libraries <= same}
+    changed = [
+        LaunchDifference(uuid, each.gpu, why := f"calls {min(each.libraries - same)}, whose code has changed", why)
+        for uuid, each in alike.items()
+        if uuid not in kept
+    ]
+    called = frozenset[str]().union(*(each.libraries for each in kept.values()))
+    return kept, changed, tuple(sorted(called))
+
+
 def _alike(
     catalog: Catalog, former: Path, then: Solution, now: Solution, workloads: tuple[Workload, ...], gpus: Sequence[str]
-) -> tuple[dict[str, str], list[LaunchDifference]]:
-    """Workload -> digest of the launches, if both versions launch the same on these GPUs; and the other workloads."""
-    alike = {each.uuid: "" for each in workloads}
+) -> tuple[dict[str, Alike], list[LaunchDifference]]:
+    """Workloads on which both versions launch the same on these GPUs; and the others."""
+    alike = {each.uuid: Alike() for each in workloads}
     others: dict[str, LaunchDifference] = {}
     with ExitStack() as stack:
         versions = [(former, then), (catalog.root, now)]
@@ -133,13 +169,13 @@ def _alike(
                 before, after = (job.result() for job in jobs)
                 same = {uuid for uuid, lines in after.items() if isinstance(lines, list) and lines == before[uuid]}
                 for uuid in same:
-                    alike[uuid] = hashlib.sha256(f"{alike[uuid]}{after[uuid]}".encode()).hexdigest()[:16]
+                    alike[uuid] = alike[uuid].and_on(gpu, after[uuid])
                 left = tuple(each for each in left if each.uuid not in same)
                 if not left:
                     break
             for each in left:
                 others[each.uuid] = LaunchDifference(each.uuid, gpu, before[each.uuid], after[each.uuid])
-    return {uuid: digest for uuid, digest in alike.items() if uuid not in others}, list(others.values())
+    return {uuid: each for uuid, each in alike.items() if uuid not in others}, list(others.values())
 
 
 def _launches(
@@ -176,7 +212,8 @@ def check(root: Path, names: Sequence[str]) -> Iterator[Certified]:
 
 def _contradictions(root: Path, catalog: Catalog, now: Solution, certificate: Certificate) -> Iterator[Contradiction]:
     if now.hash == certificate.after.hash and certificate.code.kernels:
-        yield from _unlike(certificate, "after", _built(catalog, now, root, certificate.code.form))
+        present = _joined(_built(catalog, now, root, certificate.code.form), certificate.libraries)
+        yield from _unlike(certificate, "after", present)
     if certificate.before.revision and has_revision(root, certificate.before.revision):
         with at_revision(root, certificate.before.revision) as former:
             then = _known(former.solution(now.name), now)
@@ -186,8 +223,8 @@ def _contradictions(root: Path, catalog: Catalog, now: Solution, certificate: Ce
                     yield certified.OtherHash(field, certificate.before.revision, found)
                     return
             if certificate.code.kernels:
-                built = _built(catalog, then, former.root, certificate.code.form)
-                added = certificate.launches is not None
+                built = _joined(_built(catalog, then, former.root, certificate.code.form), certificate.libraries)
+                added = certificate.launches is not None and certificate.libraries is None
                 yield from _unlike(certificate, "before", build.with_added(built, certificate.code) if added else built)
             elif certificate.code.compiler == build.UNBUILT and now.hash == certificate.after.hash:
                 own = [certificate.host_change or python_digest(each) for each in (then, now)]
@@ -219,7 +256,7 @@ def _other_launches(former: Path, catalog: Catalog, then: Solution, now: Solutio
     )
     workloads = tuple(each for each in catalog.workloads(now.definition) if each.uuid in told)
     alike, _ = _alike(catalog, former, then, now, workloads, gpus)
-    return sorted(uuid for uuid, digest in told.items() if alike.get(uuid) != digest)
+    return sorted(uuid for uuid, digest in told.items() if alike.get(uuid, Alike()).digest != digest)
 
 
 def _known(then: Solution, now: Solution) -> Solution:
@@ -271,15 +308,18 @@ def _write(root: Path, name: str, certificate: Certificate, reason: str = "") ->
     return certified.CertificateWritten(str(path), kernels, certificate.host_change is not None, reason)
 
 
-def _build_all(catalog: Catalog, jobs: Iterable[tuple[Path, Solution]]) -> dict[str, MachineCode | str]:
-    """Hash of the text -> machine code, or the reason why there is none. jobs: solutions, with the sets that have
-    them."""
+def _build_all(catalog: Catalog, jobs: Iterable[tuple[Path, Solution]]) -> dict[str, Libraries]:
+    """By the hash of the text. jobs: solutions, with the sets that have them."""
     once = {solution.text_hash: (solution, found_in) for found_in, solution in jobs}
     with ThreadPoolExecutor(_BUILDS) as pool, interruptible():
         return dict(zip(once, pool.map(lambda job: _built(catalog, *job), once.values()), strict=True))
 
 
-def _built(catalog: Catalog, solution: Solution, found_in: Path, form: int = FORM) -> MachineCode | str:
+def _joined(libraries: Libraries, names: Sequence[str] | None = None) -> MachineCode | str:
+    return libraries if isinstance(libraries, str) else build.joined(libraries, names)
+
+
+def _built(catalog: Catalog, solution: Solution, found_in: Path, form: int = FORM) -> Libraries:
     try:
         return build.machine_code(catalog, solution, found_in, form)
     except DerbyError as error:

@@ -121,9 +121,9 @@ class KernelsSeen(Done, frozen=True):
 
 
 class CodeSeen(Done, frozen=True):
-    """The code of a solution's libraries, after a build."""
+    """The code of each of a solution's libraries, after a build."""
 
-    code: MachineCode
+    libraries: dict[str, MachineCode]
 
 
 class LaunchesSeen(Done, frozen=True):
