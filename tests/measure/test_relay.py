@@ -15,7 +15,10 @@ import pytest
 from measuring import CPU
 
 pytest.importorskip("torch")
+import torch
+
 from kernelderby.catalog import Catalog
+from kernelderby.measure.judge import relay
 from kernelderby.measure.judge.doubt import SessionClock
 from kernelderby.measure.judge.exchange import ENOUGH_BY_CLOCK
 from kernelderby.measure.judge.relay import FEWEST, MOST, Slack, calls_for, calm, of_medians
@@ -105,6 +108,32 @@ def test_who_makes_fewer_calls_gains_no_uncertainty():
     few, many = ([110.0] * count for count in (8, 64))
     assert of_medians(few, paced, 1.0, wanted=64) == of_medians(many, paced, 1.0)
     assert of_medians(few, paced, 1.0).unsure_us > of_medians(many, paced, 1.0).unsure_us
+
+
+def test_nothing_waits_for_the_device_between_a_glance_and_its_signal(monkeypatch):
+    """The glance's stream waits for the call, which waits for the signal: to wait for the device would never end."""
+    seen, tensor = list[str](), torch.ones(4)
+
+    def told(name):
+        return lambda *words: seen.append(name)
+
+    for name in ("synchronize", "evict_inputs"):
+        monkeypatch.setattr(relay, name, told(name))
+    signals = SimpleNamespace(give=told("give"), wait=told("wait"), release=told("release"))
+    exchange = SimpleNamespace(
+        sets=[SimpleNamespace(inputs={"x": tensor.clone()}, outputs={"out": tensor})],
+        maker=SimpleNamespace(device=torch.device("cpu"), steady=()),
+        expected_inputs=lambda *words: {"x": tensor},
+        ready=told("ready"),
+        left=told("left"),
+        random=random.Random(1),
+    )
+    glance = SimpleNamespace(wait_for=told("glance"))
+    executor = SimpleNamespace(lives=lambda: True)
+    made = relay.Relay(exchange)._single(executor, signals, 0, "relay/eager/1", False, {"out": tensor.clone()}, glance)
+    assert made[0] >= 0
+    between = seen[seen.index("glance") : seen.index("give")]
+    assert "synchronize" not in between and "synchronize" in seen and seen.index("give") < seen.index("wait")
 
 
 def test_a_slow_call_is_seen_as_slow(relay_of, pacer):

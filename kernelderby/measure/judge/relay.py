@@ -216,9 +216,7 @@ class Relay:
             def drive(
                 which: int = which, variant: str = variant, number: int = number, glance: _Glance | None = glance
             ) -> None:
-                if glance:
-                    glance.wait_for(signals)
-                us, found = self._single(executor, signals, which, variant, number in keeps, room[-1])
+                us, found = self._single(executor, signals, which, variant, number in keeps, room[-1], glance)
                 if number in keeps:
                     room.pop()
                 if number >= 0:
@@ -235,7 +233,14 @@ class Relay:
         return times
 
     def _single(
-        self, executor: RemoteExecutor, signals: Signals, which: int, variant: str, keeps: bool, taken: Outputs
+        self,
+        executor: RemoteExecutor,
+        signals: Signals,
+        which: int,
+        variant: str,
+        keeps: bool,
+        taken: Outputs,
+        glance: _Glance | None = None,
     ) -> tuple[float, Left]:
         """Microseconds of a call, and what it has left. taken: gets its outputs."""
         exchange, maker = self._exchange, self._exchange.maker
@@ -247,6 +252,8 @@ class Relay:
         for _ in range(_AHEAD + (len(changing) + 2 * len(outputs)) // _TENSORS_A_FLUSH):
             evict_inputs(device)
         watch = _Watch(device)
+        if glance:  # from here to the signal nothing may wait for the device: it waits for the call
+            glance.wait_for(signals)
         for each in changing:
             bytes_of(inputs[each]).copy_(bytes_of(own[each]))
         exchange.ready(which, POISON[exchange.random.randrange(2)])
