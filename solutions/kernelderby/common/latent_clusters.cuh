@@ -9,23 +9,33 @@
 
 #pragma once
 
+#include <type_traits>
+
 #include "decode_mma.cuh"
 #include "latent_one_tile.cuh"
 #include "once_a_device.cuh"
 
 namespace latent_clusters {
+namespace {
 
 using one_tile::KEY, one_tile::LATENT, one_tile::PITCH, one_tile::THREADS, one_tile::WARPS;
 constexpr int MOST_SPLITS = 16;
 
 struct Arguments {
   const __nv_bfloat16 *query, *cache;
-  const int *context_lens, *block_table;  // the table only of a cache in blocks
+  const int* context_lens;
   __nv_bfloat16* output;
   int heads, chunks, slots, splits, longest;  // slots: of a sequence, or of a block and then 1 << page_bits
-  int table_width, page_bits;
   float scale;  // of scores, for powers of two
 };
+
+struct InBlocks : Arguments {
+  const int* block_table;
+  int table_width, page_bits;
+};
+
+template <bool PAGED>
+using Given = std::conditional_t<PAGED, InBlocks, Arguments>;
 
 // NT: groups of 8 query heads. T: tokens of a tile. PAGED: the cache is in blocks.
 template <int NT, int T, bool PAGED>
@@ -46,12 +56,12 @@ struct Kernel {
     Tile tiles[1];  // two where a block has several
   };
 
-  const Arguments& given;
+  const Given<PAGED>& given;
   Shared& shared;
   int lane, warp, quad, corner, split, sequence, first_head, heads, length;
   int page;  // PAGED: lane i has the block of the warp's i-th row in the tile that is fetched next
 
-  __device__ __forceinline__ Kernel(const Arguments& a, Shared& s) : given(a), shared(s) {
+  __device__ __forceinline__ Kernel(const Given<PAGED>& a, Shared& s) : given(a), shared(s) {
     lane = threadIdx.x % 32, warp = threadIdx.x / 32, quad = lane / 4, corner = lane % 4;
     split = blockIdx.x % a.splits;
     int unit = blockIdx.x / a.splits;
@@ -83,7 +93,7 @@ struct Kernel {
   }
 
   __device__ __forceinline__ void fetch_tile(int tile, int stage, int end) {
-    if (PAGED) {
+    if constexpr (PAGED) {
       uint32_t place = shared_address(&shared.tiles[stage].rows[warp][8 * lane]);
 #pragma unroll
       for (int row = 0; row < T; row += WARPS) {
@@ -197,14 +207,14 @@ struct Kernel {
   __device__ __forceinline__ void run() {
     int tile = split, stage = 0;
     length = __ldg(given.context_lens + sequence);
-    if (PAGED) {
+    if constexpr (PAGED) {
       page = 0;
       look_up(tile);
     } else if (tile * T < given.longest) {
       fetch_tile(tile, 0, given.longest);  // before the length is known
     }
     fetch_rows<HEADS>(shared.query, given.query + (static_cast<long long>(sequence) * given.heads + first_head) * KEY, heads);
-    if (PAGED) {
+    if constexpr (PAGED) {
       length = min(length, given.longest);
       if (tile * T < length) fetch_tile(tile, 0, length);
       look_up(tile + given.splits);
@@ -231,7 +241,7 @@ struct Kernel {
       if (next * T < length) {
         fetch_tile(next, stage ^ 1, length);
         cp_async_commit_group();
-        if (PAGED) look_up(next + given.splits);
+        if constexpr (PAGED) look_up(next + given.splits);
         cp_async_wait_group<1>();
       } else {
         cp_async_wait_group<0>();
@@ -320,12 +330,12 @@ struct Kernel {
 };
 
 template <int NT, int T, bool PAGED>
-__global__ void __launch_bounds__(THREADS, 1) derby_latent_clusters(const __grid_constant__ Arguments given) {
+__global__ void __launch_bounds__(THREADS, 1) derby_latent_clusters(const __grid_constant__ Given<PAGED> given) {
   Kernel<NT, T, PAGED>(given, *reinterpret_cast<typename Kernel<NT, T, PAGED>::Shared*>(shared_memory())).run();
 }
 
 template <int NT, int T, bool PAGED>
-static cudaError_t start(const Arguments& given, int sequences, cudaStream_t stream) {
+cudaError_t start(const Given<PAGED>& given, int sequences, cudaStream_t stream) {
   using K = Kernel<NT, T, PAGED>;
   auto kernel = derby_latent_clusters<NT, T, PAGED>;
   static OnceADevice ready;
@@ -349,35 +359,5 @@ static cudaError_t start(const Arguments& given, int sequences, cudaStream_t str
   return cudaLaunchKernelEx(&config, kernel, given);
 }
 
-// given: chunks and page_bits are set here; splits: blocks of a cluster that share a context, 1, 2, 4, 8 or 16. groups:
-// of 8 heads to a block. tokens: of a tile.
-template <bool PAGED>
-static cudaError_t run(Arguments given, int sequences, int groups, int tokens, cudaStream_t stream) {
-  if (PAGED) {
-    given.page_bits = 31 - __builtin_clz(given.slots);
-    long long most = static_cast<long long>(given.table_width) * given.slots;
-    if (given.longest > most) given.longest = static_cast<int>(most);
-  }
-  int splits = given.splits;
-  bool one = groups == 1 && (tokens == 32 || tokens == 64) && splits <= 8 && given.longest <= splits * tokens;
-  if (one && sequences < 1 << 16) {
-    one_tile::Arguments short_one{given.query, given.cache, given.context_lens, given.block_table,
-                                  given.output, given.heads, given.slots, given.table_width,
-                                  given.page_bits, given.longest, given.scale};
-    return tokens == 32 ? one_tile::for_blocks<32, PAGED>(splits, short_one, sequences, stream)
-                        : one_tile::for_blocks<64, PAGED>(splits, short_one, sequences, stream);
-  }
-  given.chunks = (given.heads + 8 * groups - 1) / (8 * groups);
-  switch (groups * 100 + tokens) {
-    case 116: return start<1, 16, PAGED>(given, sequences, stream);
-    case 132: return start<1, 32, PAGED>(given, sequences, stream);
-    case 216: return start<2, 16, PAGED>(given, sequences, stream);
-    case 232: return start<2, 32, PAGED>(given, sequences, stream);
-    case 264: return start<2, 64, PAGED>(given, sequences, stream);
-    case 432: return start<4, 32, PAGED>(given, sequences, stream);
-    case 832: return start<8, 32, PAGED>(given, sequences, stream);
-  }
-  return cudaErrorInvalidValue;
-}
-
+}  // namespace
 }  // namespace latent_clusters

@@ -5,6 +5,8 @@
 // context, one tile each; fewer than 65,536 sequences.
 
 #pragma once
+#include <type_traits>
+
 #include "decode_mma.cuh"
 #include "lanes.cuh"
 #include "once_a_device.cuh"
@@ -16,11 +18,19 @@ constexpr int WARPS = 8, THREADS = WARPS * 32, HEADS = 8;
 
 struct Arguments {
   const __nv_bfloat16 *query, *cache;
-  const int *context_lens, *block_table;  // the table only of a cache in blocks
+  const int* context_lens;
   __nv_bfloat16* output;
-  int heads, slots, table_width, page_bits, longest;  // slots: of a sequence or of a block, then 1 << page_bits
-  float scale;                                        // of scores, for powers of two
+  int heads, slots, longest;  // slots: of a sequence, or of a block and then 1 << page_bits
+  float scale;  // of scores, for powers of two
 };
+
+struct InBlocks : Arguments {
+  const int* block_table;
+  int table_width, page_bits;
+};
+
+template <bool PAGED>
+using Given = std::conditional_t<PAGED, InBlocks, Arguments>;
 
 // T: tokens of a tile. BLOCKS of a cluster: 1, 2, 4 or 8.
 template <int T, int BLOCKS>
@@ -52,7 +62,7 @@ __device__ __forceinline__ uint32_t kept(int token, int end) {
 }
 
 template <int T, int BLOCKS, bool PAGED>
-__global__ void __launch_bounds__(THREADS, 1) derby_latent_one_tile(const __grid_constant__ Arguments a) {
+__global__ void __launch_bounds__(THREADS, 1) derby_latent_one_tile(const __grid_constant__ Given<PAGED> a) {
   using S = Shape<T, BLOCKS>;
   auto& shared = *reinterpret_cast<typename S::Shared*>(shared_memory());
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, quad = lane / 4, corner = lane % 4;
@@ -60,7 +70,7 @@ __global__ void __launch_bounds__(THREADS, 1) derby_latent_one_tile(const __grid
   const int start = block * T, heads = min(HEADS, a.heads - int(first_head));
   int length = load_constant_index(a.context_lens + sequence);
   int page = 0;  // lane i has the block of the warp's i-th row
-  if (PAGED) {
+  if constexpr (PAGED) {
     const int token = start + lane * WARPS + warp;
     if (lane < T / WARPS && token < a.longest)
       page = load_constant_index(a.block_table + static_cast<size_t>(sequence) * unsigned(a.table_width) +
@@ -76,7 +86,7 @@ __global__ void __launch_bounds__(THREADS, 1) derby_latent_one_tile(const __grid
     const __nv_bfloat16* row = a.query + (mine + min(warp, heads - 1)) * KEY + 8 * lane;
     copy_row(shared_address(&shared.query[warp][8 * lane]), row, lane);
   };
-  if (PAGED) {
+  if constexpr (PAGED) {
     copy_query();
     length = min(length, a.longest);
 #pragma unroll
@@ -233,7 +243,7 @@ __global__ void __launch_bounds__(THREADS, 1) derby_latent_one_tile(const __grid
 }
 
 template <int T, int BLOCKS, bool PAGED>
-static cudaError_t start(const Arguments& given, int sequences, cudaStream_t stream) {
+static cudaError_t start(const Given<PAGED>& given, int sequences, cudaStream_t stream) {
   using S = Shape<T, BLOCKS>;
   constexpr auto kernel = derby_latent_one_tile<T, BLOCKS, PAGED>;
   static OnceADevice ready;
@@ -252,7 +262,7 @@ static cudaError_t start(const Arguments& given, int sequences, cudaStream_t str
 }
 
 template <int T, bool PAGED>
-static cudaError_t for_blocks(int blocks, const Arguments& given, int sequences, cudaStream_t stream) {
+cudaError_t for_blocks(int blocks, const Given<PAGED>& given, int sequences, cudaStream_t stream) {
   switch (blocks) {
     case 1: return start<T, 1, PAGED>(given, sequences, stream);
     case 2: return start<T, 2, PAGED>(given, sequences, stream);
