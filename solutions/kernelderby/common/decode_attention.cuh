@@ -16,6 +16,8 @@
 // of 16 tokens; bf16, contiguous, addresses a multiple of 16; the host gives counters that are zero (each call leaves them
 // so) and room for the parts.
 #pragma once
+#include <type_traits>
+
 #include "decode_mma.cuh"
 #include "lanes.cuh"
 
@@ -37,10 +39,17 @@ struct Arguments {
     __nv_bfloat16* output;                    // like query
     int* counters;                            // [3 CTAs]: zeros, and left as zeros
     float* partials;                          // [2 CTAs, together, ROWS, D + 4]
-    int sequences, table_width, kv_heads, group, head_dim;
+    int sequences, table_width, kv_heads, group;
     int together;  // key heads of a CTA: divides kv_heads and WARPS
     float scale;   // of scores, for powers of two
 };
+
+struct AnyHead : Arguments {
+    int head_dim;
+};
+
+template <bool EXACT>
+using Given = std::conditional_t<EXACT, Arguments, AnyHead>;
 
 // D: head_dim rounded up to 64, 96, 128, 192 or 256. NT: groups of 8 rows. EXACT: head_dim is D.
 template <int D, int NT, int WARPS_, int PLACES_, bool EXACT>
@@ -74,17 +83,20 @@ struct Decode {
         int at, end, sequence, before;
     };
 
-    const Arguments& given;
+    const Given<EXACT>& given;
     Shared& shared;
     int lane, warp, quad, corner, chunk;
     bool even = false;
 
-    __device__ __forceinline__ Decode(const Arguments& a, Shared& s) : given(a), shared(s) {
+    __device__ __forceinline__ Decode(const Given<EXACT>& a, Shared& s) : given(a), shared(s) {
         lane = threadIdx.x % 32, warp = threadIdx.x / 32, quad = lane / 4, corner = lane % 4;
     }
 
-    __device__ __forceinline__ int head_dim() { return EXACT ? D : given.head_dim; }
-    __device__ __forceinline__ bool inside(int dim) { return EXACT || dim < given.head_dim; }
+    __device__ __forceinline__ int head_dim() {
+        if constexpr (EXACT) return D;
+        else return given.head_dim;
+    }
+    __device__ __forceinline__ bool inside(int dim) { return EXACT || dim < head_dim(); }
 
     __device__ __forceinline__ int pages_of(int sequence) {
         if (ONE_QUERY) return max((__ldg(given.lengths + sequence) + PAGE - 1) / PAGE, 1);
@@ -192,14 +204,17 @@ struct Decode {
         const int* entry = given.table + static_cast<long long>(ahead.sequence) * given.table_width + tile_ahead;
         const int page = upcoming >= 0 ? upcoming : __ldg(entry);
         const int head = ahead.heads + warp % given.together, left = ahead.length - tile_ahead * PAGE;
-        const long long from = (static_cast<long long>(page) * PAGE * given.kv_heads + head) * head_dim();
         constexpr int ROUND = VECTORS / (VECTORS & -VECTORS);  // loads until a lane has the same vector again
+        const int own = lane % VECTORS;                        // that of all its loads, if ROUND is 1
+        const long long first = (static_cast<long long>(page) * PAGE * given.kv_heads + head) * head_dim() +
+                                (ROUND == 1 && inside(own * 8) ? own * 8 : 0);
 #pragma unroll
         for (int i = 0; i < PAGE * VECTORS / 32; ++i) {
-            const int index = i % ROUND * 32 + lane, vector = index % VECTORS;
+            const int index = i % ROUND * 32 + lane, vector = ROUND == 1 ? own : index % VECTORS;
             const int token = i / ROUND * (32 * ROUND / VECTORS) + index / VECTORS;
             const bool is_inside = inside(vector * 8);
-            const long long offset = from + token * given.kv_heads * head_dim() + (is_inside ? vector * 8 : 0);
+            const long long from = ROUND == 1 || !is_inside ? first : first + vector * 8;
+            const long long offset = from + token * given.kv_heads * head_dim();
             const int bytes = token < left && is_inside ? 16 : 0;
             cp_async16(shared_address(&shared.keys[warp][place][key_at(token, vector)]), given.key_cache + offset,
                        bytes);
@@ -219,6 +234,7 @@ struct Decode {
     }
     // Of each half of a block of 64 dimensions: places of outputs.
     static __device__ __forceinline__ int width_of(int block) { return block + 1 < BLOCKS ? 8 : TAIL; }
+    __device__ __forceinline__ int quad_in(int block) { return width_of(block) == 8 ? quad : quad % 4; }
 
     __device__ __forceinline__ void run() {
         const int all = lay_out_pages(given.kv_heads / given.together), begin = blockIdx.x * chunk;
@@ -325,10 +341,9 @@ struct Decode {
 #pragma unroll
         for (int j = 0; j < BLOCKS; j++) {
             // Where 32 dimensions are left, the upper quads have the lower ones' again, and leave them out at the end.
-            const int vector = 8 * j + (width_of(j) == 8 ? quad : quad % 4);
             uint4 value[4];
 #pragma unroll
-            for (int i = 0; i < 4; i++) value[i] = values[value_at(2 * corner + i % 2 + i / 2 * 8, vector)];
+            for (int i = 0; i < 4; i++) value[i] = values[value_at(2 * corner + i % 2 + i / 2 * 8, quad_in(j) + 8 * j)];
             const uint32_t* rows[4] = {&value[0].x, &value[1].x, &value[2].x, &value[3].x};
 #pragma unroll
             for (int i = 0; i < 4; i++) {
@@ -369,10 +384,14 @@ struct Decode {
         const int query_head = (piece.heads + head) * given.group + row - token * given.group;
         const float factor = !ONE_QUERY || sum > 0 ? __fdividef(1, sum) : 0;
         const uint2 words = {pack_bf16(all.x * factor, all.y * factor), pack_bf16(all.z * factor, all.w * factor)};
-        const int width = width_of(at / 16), dim = at / 16 * 64 + at % 16 % width * 8 + at % 16 / width * 4;
-        if (inside(dim))
-            *reinterpret_cast<uint2*>(given.output + dim + (static_cast<long long>(piece.first_row + token) * heads +
-                                                            query_head) * head_dim()) = words;
+        __nv_bfloat16* to =
+            given.output + (static_cast<long long>(piece.first_row + token) * heads + query_head) * head_dim();
+        if constexpr (EXACT) {
+            *reinterpret_cast<uint2*>(to + at / 16 * 64 + at % 8 * 8 + at / 8 % 2 * 4) = words;
+        } else {
+            const int width = width_of(at / 16), dim = at / 16 * 64 + at % 16 % width * 8 + at % 16 / width * 4;
+            if (inside(dim)) *reinterpret_cast<uint2*>(to + dim) = words;
+        }
     }
 
     // Parts in memory: first the outputs of all slots, then their statistics, then the statistics of what was added in
@@ -568,7 +587,7 @@ struct Decode {
 };
 
 template <int D, int NT, int WARPS, int PLACES, bool EXACT>
-__global__ void __launch_bounds__(WARPS * 32, 1) derby_decode_attention(const __grid_constant__ Arguments given) {
+__global__ void __launch_bounds__(WARPS * 32, 1) derby_decode_attention(const __grid_constant__ Given<EXACT> given) {
     using Kernel = Decode<D, NT, WARPS, PLACES, EXACT>;
     Kernel(given, *reinterpret_cast<typename Kernel::Shared*>(shared_memory())).run();
 }

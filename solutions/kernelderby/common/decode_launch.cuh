@@ -6,9 +6,9 @@
 namespace derby_decode {
 namespace {
 
-// PLACES: pages ahead of each warp. EXACT: given.head_dim is D.
+// PLACES: pages ahead of each warp. EXACT: head_dim is D.
 template <int D, int NT, int WARPS, int PLACES, bool EXACT = true>
-int launch(Arguments given, int processors, cudaStream_t stream) {
+int launch(Given<EXACT> given, int processors, cudaStream_t stream) {
     using Kernel = Decode<D, NT, WARPS, PLACES, EXACT>;
     const auto kernel = derby_decode_attention<D, NT, WARPS, PLACES, EXACT>;
     static_assert(sizeof(typename Kernel::Shared) <= 227 * 1024, "shared memory of a CTA");

@@ -6,18 +6,18 @@ using namespace derby_decode;
 
 namespace {
 
-template <int D, int WARPS, int PLACES, bool EXACT>
+template <int D, int WARPS, int PLACES>
 int launch_rows(const Arguments& given, int processors, cudaStream_t stream) {
-    return given.group > 8 ? launch<D, 2, WARPS, PLACES, EXACT>(given, processors, stream)
-                           : launch<D, 1, WARPS, PLACES, EXACT>(given, processors, stream);
+    return given.group > 8 ? launch<D, 2, WARPS, PLACES>(given, processors, stream)
+                           : launch<D, 1, WARPS, PLACES>(given, processors, stream);
 }
 
 }  // namespace
 
-// Shapes as in the definition. head_dim: 64 to 192 by 8, or 256. Heads a key head: at most 16. together: neighbouring key
-// heads that a CTA reads, a divisor of 8 (of 4 from head_dim 136 on) and of kv_heads. counters: int32 [3 processors],
-// zeros, and left as zeros. partials: float32 [2 processors, together, 8 or 16 (so many that heads fit), head_dim rounded
-// up to 64, 96, 128, 192 or 256, + 4]. processors: multiprocessors of the GPU. All addresses are multiples of 16.
+// Shapes as in the definition. head_dim: 64, 128 or 256. Heads a key head: at most 16, with head_dim 256 at most 8.
+// together: neighbouring key heads that a CTA reads, a divisor of 8 (of 4 with head_dim 256) and of kv_heads. counters: int32 [3
+// processors], zeros, and left as zeros. partials: float32 [2 processors, together, 8 or 16 (so many that heads fit),
+// head_dim + 4]. processors: multiprocessors of the GPU. All addresses are multiples of 16.
 extern "C" int derby_paged_attention_long_run(const void* query, const void* key_cache, const void* value_cache,
                                               const void* block_table, const void* context_lens, void* output,
                                               void* counters, void* partials, int sequences, int heads, int kv_heads,
@@ -27,14 +27,14 @@ extern "C" int derby_paged_attention_long_run(const void* query, const void* key
                           static_cast<const __nv_bfloat16*>(value_cache), nullptr,
                           static_cast<const int*>(context_lens), static_cast<const int*>(block_table),
                           static_cast<__nv_bfloat16*>(output), static_cast<int*>(counters),
-                          static_cast<float*>(partials), sequences, table_width, kv_heads, heads / kv_heads, head_dim,
-                          together, sm_scale * LOG2E};
+                          static_cast<float*>(partials), sequences, table_width, kv_heads, heads / kv_heads, together,
+                          sm_scale * LOG2E};
     if (given.group > 16 || processors > MOST_PARTS * NEIGHBOURS) return cudaErrorInvalidValue;
-    if (head_dim == 64) return launch_rows<64, 8, 4, true>(given, processors, stream);
-    if (head_dim == 128) return launch_rows<128, 8, 2, true>(given, processors, stream);
-    if (head_dim % 8 || head_dim < 64) return cudaErrorInvalidValue;
-    if (head_dim <= 96) return launch_rows<96, 8, 3, false>(given, processors, stream);
-    if (head_dim <= 128) return launch_rows<128, 8, 2, false>(given, processors, stream);
-    if (head_dim <= 192) return launch_rows<192, 4, 3, false>(given, processors, stream);
-    return head_dim == 256 ? launch_rows<256, 4, 2, true>(given, processors, stream) : cudaErrorInvalidValue;
+    switch (head_dim) {
+        case 64: return launch_rows<64, 8, 4>(given, processors, stream);
+        case 128: return launch_rows<128, 8, 2>(given, processors, stream);
+        case 256:
+            if (given.group <= 8) return launch<256, 1, 4, 2>(given, processors, stream);
+    }
+    return cudaErrorInvalidValue;
 }

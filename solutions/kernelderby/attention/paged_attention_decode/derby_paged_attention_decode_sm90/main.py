@@ -9,7 +9,7 @@ tuning = importlib.import_module(f"{__name__}.tuning")
 tuned = importlib.import_module(f"{__name__}.tuned")
 decode = importlib.import_module(f"{__name__}.paged_decode")
 
-library, long_library = decode.library, decode.long_library  # by these names they are built ahead
+library, long_library, other_library = decode.library, decode.long_library, decode.other_library  # built ahead
 tuning_key, candidates, run_with = decode.tuning_key, decode.candidates, decode.run_with
 choose = tuning.Chooser(tuned.FOUND, tuning_key, candidates)
 check = contract.Contract("derby_paged_attention_decode_sm90",

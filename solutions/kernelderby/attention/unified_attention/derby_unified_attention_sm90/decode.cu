@@ -17,6 +17,6 @@ extern "C" int derby_decode_attention_run(const void* query, const void* key_cac
     const Arguments given{static_cast<const __nv_bfloat16*>(query), static_cast<const __nv_bfloat16*>(key_cache),
                           static_cast<const __nv_bfloat16*>(value_cache), cu_seqlens_q, seq_lens, block_table,
                           static_cast<__nv_bfloat16*>(output), counters, partials, num_seqs, table_width, kv_heads,
-                          heads / kv_heads, head_dim, together, sm_scale * LOG2E};
+                          heads / kv_heads, together, sm_scale * LOG2E};
     return rows > 8 ? launch<128, 2, 8, 2>(given, processors, stream) : launch<128, 1, 8, 2>(given, processors, stream);
 }

@@ -34,12 +34,14 @@ short_library = cuda_library.CudaLibrary(__file__, "derby_short_attention", "sho
 decode_library = cuda_library.CudaLibrary(__file__, "derby_decode_attention", "decode.cu",
                                           [POINTER] * 9 + [INT] * 6 + [FLOAT, INT, INT])
 clusters_library, stretches_library = paged_decode.library, paged_decode.long_library  # named here to be built ahead
+other_library = paged_decode.other_library
 MOST_SHORT = {64: 256, 128: 256, 256: 128}  # head_dim: tokens of a sequence, as in short_units.cuh
 FEW_ROWS = 16  # query tokens times heads of a group, as in decode.cu, which has head_dim 128 only
 # Where the kernel for few rows is the faster one, seen on an H200. From 16 sequences on: keys of all key heads. With
 # fewer: keys of the longest sequence, and of all key heads.
 LEAST_SEQUENCES, MANY_KEYS, LEAST_KEYS, LEAST_BATCH = 16, 3 << 17, 2048, 1 << 15
 MOST_HEAD_DIM = 256
+STRETCHES = {"stretches": 1}  # decode_library, for one query token a sequence
 
 workspace = planning.Workspace()
 Needed = namedtuple("Needed", "counters floats")  # of the workspace
@@ -70,8 +72,15 @@ def is_decode(tokens, sequences, max_query_len, rows):
     return max_query_len == 1 and tokens == sequences and rows <= FEW_ROWS
 
 
+def forms_of_decode(*inputs):
+    """The one form of a call with one query token a sequence: a configuration of paged_decode.py, or STRETCHES. inputs:
+    as of paged_decode.candidates()."""
+    first = paged_decode.candidates(*inputs)[0]
+    return [STRETCHES if "together" in first and inputs[0].shape[2] == 128 else first]
+
+
 key_heads_together = paged_decode.key_heads_together
-choose = tuning.Chooser({}, paged_decode.tuning_key, paged_decode.candidates)
+choose = tuning.Chooser({}, paged_decode.tuning_key, forms_of_decode)
 check = contract.Contract("derby_unified_attention_sm90", aligned=16,
     where=("len_cu_seqlens == num_seqs + 1", "num_query_heads a multiple of num_kv_heads"),
     query="bfloat16 num_tokens num_query_heads head_dim", key_cache="bfloat16 num_blocks 16 num_kv_heads head_dim",
@@ -95,18 +104,20 @@ def run(query, key_cache, value_cache, cu_seqlens_q, seq_lens, block_table, max_
         return
     device, sequences = query.device, block_table.shape[0]
     processors = planning.processors(device)
-    rows = int(max_query_len) * (heads // kv_heads)
+    rows, form = int(max_query_len) * (heads // kv_heads), None
     if is_decode(tokens, sequences, int(max_query_len), rows):
         inputs = query, key_cache, value_cache, block_table, seq_lens, int(max_seq_len), float(sm_scale)
-        paged_decode.run_with(choose(*inputs), *inputs, output)
-        return
-    if int(max_seq_len) <= MOST_SHORT.get(head_dim, 0):
+        form = choose(*inputs)
+        if form is not STRETCHES:
+            paged_decode.run_with(form, *inputs, output)
+            return
+    if form is None and int(max_seq_len) <= MOST_SHORT.get(head_dim, 0):
         short_library(device, query, key_cache, value_cache, cu_seqlens_q, seq_lens, block_table, output, tokens,
                       sequences, blocks, block_table.shape[1], heads, kv_heads, head_dim, int(max_query_len),
                       float(sm_scale), processors)
         return
-    if head_dim == 128 and rows <= FEW_ROWS and spreads_pages(
-            sequences, int(max_seq_len), kv_heads, rows, tokens == sequences * int(max_query_len)):
+    if form or (head_dim == 128 and rows <= FEW_ROWS and spreads_pages(
+            sequences, int(max_seq_len), kv_heads, rows, tokens == sequences * int(max_query_len))):
         together = key_heads_together(sequences, int(max_seq_len), kv_heads, processors)
         floats = 2 * processors * together * (8 if rows <= 8 else 16) * (head_dim + 4)
         decode_library(device, query, key_cache, value_cache, cu_seqlens_q, seq_lens, block_table, output,
