@@ -37,12 +37,23 @@ TILE = 64
 @pytest.fixture(scope="module")
 def plan(tmp_path_factory):
     """plan(lengths, workers, overhead, least, snap) -> [(first, first_tile, end, end_tile)] of each worker."""
-    source = tmp_path_factory.mktemp("plan") / "latent_plan.cu"
+    return plan_of(tmp_path_factory.mktemp("plan"))
+
+
+@pytest.fixture(scope="module")
+def plan_uncut(tmp_path_factory):
+    """The same of latent_uncut.cu."""
+    return plan_of(tmp_path_factory.mktemp("plan"), "-DLATENT_UNCUT")
+
+
+def plan_of(folder, *flags):
+    source = folder / "latent_plan.cu"
     text = (CATALOG.root / "tests" / "solutions" / "latent_plan.cu").read_text()
     for name in ("latent_plan.cuh", "cluster.cuh"):
         text = text.replace(name.partition(".")[0].upper(), str(COMMON / name))
     source.write_text(text)
-    made = on_host.shared_library(source, *on_host.SANITIZED, beside=[COMMON / "latent_plan.cuh", COMMON / "lanes.cuh"])
+    beside = [COMMON / "latent_plan.cuh", COMMON / "lanes.cuh"]
+    made = on_host.shared_library(source, *on_host.SANITIZED, *flags, beside=beside)
     function = ctypes.CDLL(str(made)).latent_plan_run
 
     def call(lengths, workers, overhead, least, snap):
@@ -114,12 +125,15 @@ def test_few_tiles_go_to_few_workers(plan):
     assert {worker for worker, *_ in pieces([640] * 2, plan([640] * 2, 132, 2, 4, 2))} == set(range(6))
 
 
-def test_contexts_too_short_to_be_cut_have_a_worker_each(plan):
+def test_contexts_too_short_to_be_cut_have_a_worker_each(plan, plan_uncut):
     lengths = [320, 0, 1, 64, 200]
-    found = pieces(lengths, plan(lengths, 5, 2, 3, 3))
+    found = pieces(lengths, plan_uncut(lengths, 5, 2, 3, 3))
     assert [(worker, sequence) for worker, sequence, *_ in found] == [(each, each) for each in range(5)]
     found = pieces([*lengths, 321], plan([*lengths, 321], 20, 2, 3, 3))
     assert [sequence for _, sequence, *_ in found].count(5) == 2
+    for made in (plan, plan_uncut):  # fewer workers than sequences: no context has two
+        found = pieces(lengths, made(lengths, 3, 2, 3, 3))
+        assert sorted(sequence for _, sequence, *_ in found) == [0, 1, 2, 3, 4]
     text, attention = (COMMON / "latent_attention.cu").read_text(), module(PAGED).latent_attention
     snap = int(re.search(r" SNAP = (\d+);", text).group(1))
     assert TILE * (2 * snap - 1) == attention.MOST_UNCUT
@@ -146,18 +160,24 @@ def on_cpu(operator, *edits):
     own = "import importlib\nimport os\n", "import importlib  # on the CPU\nimport os\n"
     solution = module(operator, own, *edits)
     with tempfile.TemporaryDirectory() as folder:  # without the headers that the CPU replaces
-        names = [name for name in solution.workers.sources if not (HOPPER / name).exists()]
-        source, *headers = (Path(shutil.copy(solution.workers.folder / name, folder)) for name in names)
-        made = on_host.shared_library(source, "-O2", f"-I{HOPPER}", beside=[*headers, HOPPER / "hopper.cuh"])
-        function = solution.workers.load(made)
+        for name in ("workers", "uncut"):
+            setattr(solution, name, on_host_called(getattr(solution, name), folder))
+    solution.latent_attention.multiprocessors = lambda device: 5
+    return solution
+
+
+def on_host_called(library, folder):
+    names = [name for name in library.sources if not (HOPPER / name).exists()]
+    source, *headers = (Path(shutil.copy(library.folder / name, folder)) for name in names)
+    function = library.load(
+        on_host.shared_library(source, "-O2", f"-I{HOPPER}", beside=[*headers, HOPPER / "hopper.cuh"])
+    )
 
     def call(device, *arguments):
         addresses = [value.data_ptr() if isinstance(value, torch.Tensor) else value for value in arguments]
         assert function(*addresses, None) == 0
 
-    solution.workers = call
-    solution.latent_attention.multiprocessors = lambda device: 5
-    return solution
+    return call
 
 
 def case_with(operator, **changes):
@@ -273,8 +293,9 @@ def run_mutant(number):
 @compiled
 def test_compiles_without_spills_or_warnings():
     solution = module(PAGED)
-    kernels = nvcc.kernels_of(on_host.nvcc_of(solution), solution.workers.folder / solution.workers.source)
-    assert [kernel.spilled for kernel in kernels] == [0, 0, 0]
+    for library in (solution.workers, solution.uncut):
+        kernels = nvcc.kernels_of(on_host.nvcc_of(solution), library.folder / library.source)
+        assert [kernel.spilled for kernel in kernels] == [0, 0, 0]
 
 
 @pytest.mark.parametrize("operator", OPERATORS)

@@ -1,5 +1,10 @@
-// derby_latent_attention: decode attention over a latent cache, with or without blocks, for sm_90a: two launches, or one where
-// contexts are too short to be cut.
+// derby_latent_attention: decode attention over a latent cache, with or without blocks, for sm_90a: two launches.
+// derby_latent_uncut (LATENT_UNCUT, latent_uncut.cu): one launch, for contexts that are too short to be cut.
+#ifdef LATENT_UNCUT
+#define DERBY_LATENT_RUN derby_latent_uncut_run
+#else
+#define DERBY_LATENT_RUN derby_latent_attention_run
+#endif
 #include "latent_launch.cuh"
 
 namespace {
@@ -18,10 +23,9 @@ constexpr int OVERHEAD = 2, LEAST = 3, SNAP = 3;
 // [batch, table_width] slots is a power of two from 8 on, else blocks is batch. space: for each of head_blocks x workers x 2 x
 // rows 514 floats, and one for each worker; head blocks are of 64 heads, rows min(heads, 64) and up to a multiple of 16.
 // Addresses are multiples of 16.
-extern "C" int derby_latent_attention_run(const void* query, const void* cache, const void* context_lens,
-                                          const void* block_table, void* output, void* space, int batch, int heads,
-                                          int blocks, int slots, int longest, int table_width, float sm_scale, int workers,
-                                          cudaStream_t stream) {
+extern "C" int DERBY_LATENT_RUN(const void* query, const void* cache, const void* context_lens, const void* block_table,
+                                void* output, void* space, int batch, int heads, int blocks, int slots, int longest,
+                                int table_width, float sm_scale, int workers, cudaStream_t stream) {
     using derby::latent::HEADS, derby::latent::LATENT;
     derby::LatentCall call;
     call.plan = {static_cast<const int*>(context_lens), batch, longest, workers, OVERHEAD, LEAST, SNAP};

@@ -1,5 +1,5 @@
-// Launches latent attention: tensor maps, a CTA for every worker and block of heads, and the second kernel behind the first
-// where a context may be cut.
+// Launches latent attention: tensor maps, a CTA for every worker and block of heads, and the second kernel behind the first,
+// but for contexts that are not cut.
 #pragma once
 #include "latent_combine.cuh"
 #include "launch.cuh"
@@ -33,7 +33,7 @@ static cudaError_t launch_latent_attention(const LatentCall& call, const void* c
         !encode_latent(&maps.cache, cache, blocks, slots, box))
         return cudaErrorNotSupported;
     const cudaError_t error = start_latent<F>(maps, call, stream);
-    if (error != cudaSuccess || call.plan.workers == 1 || !may_cut<F::TILE>(call.plan)) return error;
+    if (error != cudaSuccess || UNCUT || call.plan.workers == 1) return error;
     const int cuts = (call.plan.workers - 1) * call.head_blocks;
     return launch(derby_latent_combine, {cuts * COMBINE_SHARES, COMBINE_THREADS, sizeof(CombineShared), 1, true}, stream,
                   call);

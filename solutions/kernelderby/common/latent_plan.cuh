@@ -2,7 +2,8 @@
 //
 // All sequences' tiles stand in one line. Each sequence is counted with `overhead` additional tiles in front, for the
 // cost of its begin and end. The line is cut into equal stretches, one for each worker. Every worker computes its own
-// from the lengths. Where no context is long enough to be cut, and there are workers enough, each has one sequence.
+// from the lengths. Where no context is long enough to be cut (LATENT_UNCUT: both sides of a cut have `snap` tiles), and
+// there are workers enough, each has one sequence.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -11,6 +12,12 @@
 #include "lanes.cuh"
 
 namespace derby {
+
+#ifdef LATENT_UNCUT
+constexpr bool UNCUT = true;
+#else
+constexpr bool UNCUT = false;
+#endif
 
 struct LatentPlan {
     const int* context_lens;
@@ -37,18 +44,12 @@ __device__ __forceinline__ int tiles_of(int length) {
     return max((length + TILE - 1) / TILE, 1);
 }
 
-// Whether a context may have pieces: both sides of a cut have `snap` tiles.
-template <int TILE>
-__host__ __device__ inline bool may_cut(const LatentPlan& plan) {
-    return (plan.longest + TILE - 1) / TILE >= 2 * plan.snap;
-}
-
 // TILE: tokens. All threads of the block. scratch: THREADS / 32 + 4 words of shared memory; the range lies in the last four.
 template <int THREADS, int TILE>
 __device__ const LatentRange& find_range(const LatentPlan& plan, int worker, int* scratch) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     int* found = scratch + THREADS / 32;
-    if (plan.batch <= plan.workers && !may_cut<TILE>(plan)) {  // each has a sequence at most, whatever its length is
+    if (UNCUT && plan.batch <= plan.workers) {  // each has a sequence at most, whatever its length is
         if (threadIdx.x < 4) found[threadIdx.x] = threadIdx.x % 2 ? 0 : min(worker + int(threadIdx.x) / 2, plan.batch);
         __syncthreads();
         return *reinterpret_cast<const LatentRange*>(found);

@@ -1,5 +1,6 @@
-"""derby_mla_decode_attention_sm90: clusters of CTAs for small batches (kernel.cu, one launch), workers that share out
-all tiles for larger ones (latent_attention.cu, up to two launches). Estimated times decide (latent_clusters.py)."""
+"""derby_mla_decode_attention_sm90: clusters of CTAs for small batches (kernel.cu, one launch), workers that share
+out all tiles for larger ones (latent_attention.cu, two launches; latent_uncut.cu, one). Estimated times decide
+(latent_clusters.py)."""
 
 import importlib
 import os
@@ -17,6 +18,8 @@ library = cuda_library.CudaLibrary(__file__, "derby_mla_decode_attention_sm90", 
                                    [POINTER] * 4 + [INT] * 4 + [FLOAT] + [INT] * 3)
 workers = cuda_library.CudaLibrary(__file__, "derby_latent_attention", "latent_attention.cu",
                                    latent_attention.parameters(cuda_library))
+uncut = cuda_library.CudaLibrary(__file__, "derby_latent_uncut", "latent_uncut.cu",
+                                 latent_attention.parameters(cuda_library))
 
 
 def tuning_key(query, kv_cache, context_lens, max_context_len, sm_scale):
@@ -35,7 +38,7 @@ def run_with(config, query, kv_cache, context_lens, max_context_len, sm_scale, o
     if not query.numel():
         return
     if "workers" in config:
-        latent_attention.attend(workers, query, kv_cache, context_lens, None, max_context_len, sm_scale, output)
+        latent_attention.attend(workers, uncut, query, kv_cache, context_lens, None, max_context_len, sm_scale, output)
         return
     library(query.device, query, kv_cache, context_lens, output, batch, heads, kv_cache.shape[1], max_context_len,
             sm_scale, config["splits"], config["groups"], config["tokens"])
