@@ -10,6 +10,7 @@ import kernelderby
 from kernelderby import DerbyError
 from kernelderby.api.adhoc import AdHoc
 from kernelderby.catalog import Catalog
+from kernelderby.measure.fence import landlock
 
 pytest.importorskip("torch")
 
@@ -234,6 +235,35 @@ def test_rows_are_kept_apart_until_they_are_recorded(own, derby):
     assert [each.axes["D"] for each in catalog.workloads("twice")] == [16, 16, 8]
     assert derby("rank", "twice")[0] == 0
     assert derby("bench", "--record", "--device", "cpu")[0] == 2
+
+
+LOCKS = """
+import fcntl, struct
+
+OPENED = []
+for place in {places}:
+    try:
+        OPENED.append(open(place))
+    except PermissionError:
+        continue
+    fcntl.fcntl(OPENED[-1], 37, struct.pack("hhqqi4x", fcntl.F_RDLCK, 0, 0, 1 << 48, 0))
+assert not OPENED
+
+
+def run(x):
+    return x * 2
+"""
+
+
+@pytest.mark.skipif(landlock.version() == 0, reason="this kernel has no landlock")
+def test_a_file_neither_reads_nor_locks_the_rows_of_the_set_beside_which_it_is_measured(own, derby):
+    rows = ["traces/cpu/a/twice.jsonl", "reports/bench/traces/cpu/a/twice.jsonl", "reports/tune/mine.jsonl"]
+    for place in (own / each for each in ("readable", *rows)):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text("")
+    for places, code in (([own / each for each in rows], 0), ([own / "readable"], 1)):
+        (own / "mine.py").write_text(LOCKS.format(places=[*map(str, places)]))
+        assert derby("check", "mine.py", "--for", "twice")[0] == code
 
 
 @pytest.mark.parametrize(

@@ -301,10 +301,11 @@ def test_a_worker_has_no_leases_no_permissions_to_take_and_no_powers(tmp_path):
 
 
 def test_nothing_of_other_runs_can_be_read():
-    """Words of solutions, caches, and the rows that derby rank keeps as columns."""
+    """Words of solutions, caches, the rows that derby rank keeps as columns, and what other commands have kept."""
     hidden = set(caches.of_other_runs(base := cache_folder()))
     words, rows = ledger.Logs("2026").folder.parent, parts.cache_folder() / "rows"
-    assert {words, rows, caches._kept(base, "a").parent, base / "built"} == hidden
+    others = {base / name for name in ("tuned", "machine_code", "resources")}
+    assert {words, rows, caches._kept(base, "a").parent, base / "built"} | others == hidden
 
 
 def test_a_worker_reads_all_but_what_is_hidden(tmp_path, monkeypatch):

@@ -40,9 +40,10 @@ def of_run(base: Path, solution_hash: str) -> Path:
 
 
 def of_other_runs(base: Path) -> list[Path]:
-    """Folders of the user's cache that hold words, caches and rows of other solutions and runs. A worker may not read
-    them: it would find there what it said or wrote in a run that it did not pass."""
-    return [base / name for name in ("built", "kept", "logs", "rows")]
+    """Folders of the user's cache that hold words, caches and rows of other solutions and runs, and of commands that
+    tune, build and explain. A worker may not read them: it would find there what it said or wrote in a run that it did
+    not pass."""
+    return [base / name for name in ("built", "kept", "logs", "rows", "tuned", "machine_code", "resources")]
 
 
 def forget(base: Path, hashes: Collection[str]) -> None:

@@ -8,7 +8,7 @@ import re
 import shutil
 import site
 import subprocess
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 # Variables by which libraries find compilers, GPUs and their own files. A worker gets no other variable of the user's
@@ -97,6 +97,29 @@ def readable(hidden: Collection[Path] = ()) -> list[Path]:
         except OSError:  # as a whole: libraries may lie there
             unlisted.append(folder)
     return [*unlisted, *(each for each in found if each not in above and each not in apart)]
+
+
+_homes: list[Path] = []  # of made_from()
+
+
+@contextlib.contextmanager
+def made_from(home: Path) -> Iterator[None]:
+    """In this context the sets that are measured are made from that one."""
+    _homes.append(home)
+    try:
+        yield
+    finally:
+        _homes.remove(home)
+
+
+def with_rows(root: Path) -> list[Path]:
+    """Places with the rows of a set, and of the set from which it is made, and with the words and times of solutions
+    that were tuned. A worker could lock them, and find there what it said in another run."""
+    return [
+        place
+        for each in (root, *_homes)
+        for place in (each / "traces", each / "reports" / "bench", *each.glob("reports/tune/*.jsonl"))
+    ]
 
 
 def remove_tree(folder: Path) -> None:

@@ -76,12 +76,13 @@ class WorkerProcess:
         self._scratch: Path | None = None
         self._places: tuple[Path, ...] = ()
         self._room: dict[Path, int] = {}
-        writable: list[Path] = []  # empty: no fence
+        writable, hidden = list[Path](), list[Path]()  # empty: no fence
         if solution_hash is not None:
             own = _kept_for_tuning(solution_hash) if trusted else caches.of_run(cache_folder(), solution_hash)
             self._scratch = watcher.scratch()
             environment |= {**folders.own_caches(own), "TMPDIR": str(self._scratch)}
             writable = folders.writable(own, self._scratch)
+            hidden = [*folders.with_rows(Path(root).resolve()), *caches.of_other_runs(cache_folder())]
             self._places = (self._scratch, own)
             self._room = self.room()
         with self._starting:
@@ -89,7 +90,7 @@ class WorkerProcess:
                 root=str(Path(root).resolve()),
                 device=device,
                 writable=[str(each) for each in writable],
-                hidden=[str(each) for each in caches.of_other_runs(cache_folder())] if writable else [],
+                hidden=[str(each) for each in hidden],
                 judge=os.getpid(),
                 guarded=[os.getpid(), os.getpgrp(), *watcher.pids(), *list(self._alive)[-_PROTECTED:]],
                 mark=number,

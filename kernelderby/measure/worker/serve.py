@@ -92,7 +92,7 @@ def serve(
         most = resource.getrlimit(limit)[1]
         resource.setrlimit(limit, (value if most < 0 else min(value, most),) * 2)
     marks.mark(mark)  # before it runs any code of a solution
-    confine(writable, guarded, channel, [Path(root, "traces"), LOCK_FOLDER, *map(Path, hidden)])
+    confine(writable, guarded, channel, [LOCK_FOLDER, *map(Path, hidden)])
     for descriptor in (requests, replies):
         os.set_inheritable(descriptor, False)  # a solution's own subprocesses must not hold the pipes open
     asked = Channel(requests, replies)
