@@ -17,6 +17,7 @@ from kernelderby.authoring.scratch import is_file, scratch_set, shape_lines, sol
 from kernelderby.catalog import Catalog, Definition, Solution
 from kernelderby.errors import DerbyError
 from kernelderby.measure.fence.folders import made_from
+from kernelderby.measure.run.neighbours import Neighbours
 from kernelderby.store.appended import append_line
 from kernelderby.store.fields import Name, lines_of, read_toml
 
@@ -54,15 +55,20 @@ class AdHoc:
     def keep_rows(self, record: bool) -> list[Path]:
         """Appends the rows of the run to reports/bench/. With `record` it adds everything to the set: the shapes to its
         workloads, the file as a packed solution, the rows to its traces."""
-        root = self.home.root if record else self.home.root / "reports" / "bench"
-        written = []
-        if record:
+        if not record:
+            return self._append_rows(self.home.root / "reports" / "bench")
+        with Neighbours(self.home.root):  # a run of the set would move rows of nobody aside
+            written = []
             known = {each.uuid for each in self.home.workloads(self.definition.name)}
             new = [json.dumps(line) for line in self.lines if line["workload"]["uuid"] not in known]
             for line in new:
                 append_line(self.home.workloads_path(self.definition.name), line)
             if self.solution is not None:
-                written.append(write_packed(root, self.solution))
+                written.append(write_packed(self.home.root, self.solution))
+            return [*written, *self._append_rows(self.home.root)]
+
+    def _append_rows(self, root: Path) -> list[Path]:
+        written = []
         for path in self.catalog.traces_files():
             place = root / path.relative_to(self.catalog.root)
             for row in lines_of(path):  # they end with "\n" alone: a text in a row may hold other ends of lines

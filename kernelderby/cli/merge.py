@@ -22,9 +22,11 @@ def command(folders: tuple[Path, ...], root: Path, as_json: bool) -> None:
     and the other goes to FILE.conflicts. A second merge changes nothing.
     """
     from kernelderby.catalog.merge import merge
+    from kernelderby.measure.run.neighbours import Neighbours
     from kernelderby.report.frame import picked
 
-    merged = merge(root, folders)
+    with Neighbours(root):  # a run of the set would move rows of nobody aside
+        merged = merge(root, folders)
     warn(merged.warnings)
     if as_json:
         say_json(

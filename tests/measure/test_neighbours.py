@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("torch")
-from measuring import CPU, DEFINITION, measure
+from measuring import CPU, DEFINITION, copied_set, measure
 
 import kernelderby
+from kernelderby.api.adhoc import AdHoc
 from kernelderby.catalog import Catalog
 from kernelderby.errors import DerbyError
 from kernelderby.measure.run import runner
@@ -95,6 +96,47 @@ def test_a_full_disk_is_told_before_anything_is_measured(misbehaviours, monkeypa
     monkeypatch.setattr(runner.Runner, "_run_job", lambda *_: pytest.fail("it measured"))
     with pytest.raises(DerbyError, match="no rows can be written"):
         measure(misbehaviours, ["honest"])
+
+
+ALREADY_MEASURED = """
+    import sys
+    from pathlib import Path
+    from kernelderby.catalog import Catalog
+    from kernelderby.measure.run.ledger import Ledger
+    from kernelderby.measure.run.progress import Observer
+    from measuring import CPU, DEFINITION
+
+    catalog = Catalog.open(Path(sys.argv[1]))
+    ledger = Ledger(catalog, CPU, "a session", {}, Observer())
+    with ledger.neighbours:
+        ledger.open(catalog.traces_path(CPU.id, DEFINITION))
+        print("ready", flush=True)
+        sys.stdin.readline()
+        ledger.close()
+"""
+
+
+@pytest.mark.parametrize("how", ["merge", "record"])
+def test_rows_that_a_command_adds_beside_a_run_are_no_strangers(misbehaviours, tmp_path, derby, how):
+    """To an operator that the run has measured before: nobody holds a claim there."""
+    other = copied_set(tmp_path / "other")
+    measure(other, ["honest"], workloads=("8",), rounds=1)
+    run = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(ALREADY_MEASURED), str(misbehaviours)],
+        env=ENVIRONMENT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert run.stdout.readline() == "ready\n"
+    if how == "merge":
+        assert derby("merge", other, "--root", misbehaviours)[0] == 0
+    else:
+        there, home = Catalog.open(other), Catalog.open(misbehaviours)
+        AdHoc(there, home, there.definition(DEFINITION), None, ()).keep_rows(record=True)
+    run.communicate("go on\n", timeout=60)
+    assert run.returncode == 0 and len(keys(misbehaviours)[0]) == 1
+    assert not list((misbehaviours / "traces").rglob("*.foreign"))
 
 
 OTHER = """

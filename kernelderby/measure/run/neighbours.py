@@ -1,6 +1,7 @@
-"""Other runs of this machine that write into the same traces, for example on a second GPU of the kind.
+"""Other runs of this machine that write into the same traces, for example on a second GPU of the kind, and commands
+that add rows to them.
 
-Each run locks the byte of its process id in one file, and so shows that it lives. Processes that a run has started,
+Each of them locks the byte of its process id in one file, and so shows that it lives. Processes that a run has started,
 such as solutions, do not count as runs. A row that appears while no other run lives was written by none.
 """
 
@@ -17,7 +18,8 @@ from pathlib import Path
 from kernelderby.measure.fence import processes
 from kernelderby.store.appended import lock_file, lock_folder
 
-_LOOK_SECONDS = 0.5  # every run lives longer, since its processes take seconds to start
+_LOOK_SECONDS = 0.5
+_LEAST_SECONDS = 2 * _LOOK_SECONDS  # how long each is there: every other one then sees it
 _GRACE_SECONDS = 10  # on a busy machine looks are late
 _FLOCK = "hhqqi4x"  # struct flock of 64-bit Linux
 
@@ -34,12 +36,14 @@ class Neighbours:
     def __enter__(self) -> Neighbours:
         self._descriptor = lock_file(self._path)
         fcntl.fcntl(self._descriptor, fcntl.F_SETLK, struct.pack(_FLOCK, fcntl.F_RDLCK, os.SEEK_SET, os.getpid(), 1, 0))
+        self._began = time.monotonic()
         self.look()
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
         return self
 
     def __exit__(self, *problem: object) -> None:
+        time.sleep(max(0.0, self._began + _LEAST_SECONDS - time.monotonic()))
         self._ended.set()
         self._thread.join()
         os.close(self._descriptor)
