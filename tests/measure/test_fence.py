@@ -741,6 +741,42 @@ def test_shared_memory_whose_pages_are_given_back_is_counted(monkeypatch):
         assert processes.forgotten([os.getpid()], processes.shared_memory()) == 0
 
 
+LONG_NAMES = """
+import ctypes, os, sys
+
+os.chdir(sys.argv[1])
+while len(os.getcwd()) < 3700:
+    os.mkdir("f" * 200)
+    os.chdir("f" * 200)
+file = os.open("mapped", os.O_RDWR | os.O_CREAT)
+os.truncate(file, 4096)
+mmap = ctypes.CDLL(None).mmap
+mmap.restype, mmap.argtypes = ctypes.c_void_p, [ctypes.c_void_p, *[ctypes.c_size_t] * 5]
+for each in range(30_000):
+    mmap(None, 4096, each % 2, 2, file, 0)
+print("mapped", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc is Linux's")
+def test_a_look_at_what_processes_have_mapped_ends(monkeypatch, tmp_path):
+    """A thousand of them, each with tens of thousands of long names, took three quarters of an hour."""
+    monkeypatch.setattr(processes, "_LEAST_SHARED", 8 << 20)
+    before, own = processes.shared_memory(), [os.getpid()]
+    with mmap.mmap(-1, 256 << 20) as memory:
+        memory[:] = bytes(256 << 20)
+        memory.madvise(mmap.MADV_DONTNEED)
+        words = [sys.executable, "-c", LONG_NAMES, str(tmp_path)]
+        with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+            assert process.stdout.readline() == b"mapped\n"
+            start = time.monotonic()
+            assert processes.forgotten([process.pid] * 50, before) > 128 << 20, "more than can be looked at: all of it"
+            assert processes.has_gpu(process.pid) and time.monotonic() - start < 20
+            process.stdin.close()
+        assert not processes.has_gpu(os.getpid()) and processes.forgotten(own, before) > 128 << 20
+
+
 def test_foreign_lines_are_set_aside(tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text("ours\n")

@@ -150,6 +150,7 @@ def held_by_files(pids: Collection[int], most: int) -> tuple[int, int]:
 
 _SHARED = (b"/dev/zero (deleted)", b"/memfd:", b"/dev/shm/")
 _LEAST_SHARED = 1 << 30  # less is not looked for
+_MOST_OF_MAPS, _MOST_OF_ONE = 64 << 20, 8 << 20  # bytes; a process with torch has half a megabyte
 
 
 def shared_memory() -> int:
@@ -163,25 +164,36 @@ def shared_memory() -> int:
 
 def forgotten(pids: Collection[int], before: int) -> int:
     """Bytes of shared memory that these processes have mapped but that held() lacks, since they have given back the
-    pages and not the memory (MADV_DONTNEED). At most by how much the machine's has grown: before, it had so much."""
+    pages and not the memory (MADV_DONTNEED). At most by how much the machine's has grown: before, it had so much. All
+    of that where they have mapped too much to be looked at."""
     grown = shared_memory() - before
     if grown < _LEAST_SHARED:
         return 0
-    mapped, resident = dict[bytes, int](), 0
+    mapped, resident, left = dict[bytes, int](), 0, _MOST_OF_MAPS
     for process in _places(pids):
         try:
-            with open(f"{process}/maps", "rb") as file:
-                lines = [line.split(None, 5) for line in file if b"/" in line]
+            maps = _maps_of(process, left)
             with open(f"{process}/status", "rb") as file:
                 resident += sum(int(line.split()[1]) * 1024 for line in file if line.startswith(b"RssShmem:"))
         except (OSError, ValueError, IndexError):  # it has ended
             continue
-        for place, _, offset, device, number, name in (line for line in lines if len(line) == 6):
-            if name.startswith(_SHARED):
-                start, end = (int(each, 16) for each in place.split(b"-"))
-                which = device + number
-                mapped[which] = max(mapped.get(which, 0), int(offset, 16) + end - start)
-    return max(0, min(sum(mapped.values()), grown) - resident)
+        left -= len(maps)
+        for line in maps.splitlines() if left > 0 else ():
+            if len(words := line.split(None, 5)) == 6 and words[5].startswith(_SHARED):
+                start, end = (int(each, 16) for each in words[0].split(b"-"))
+                which = words[3] + words[4]
+                mapped[which] = max(mapped.get(which, 0), int(words[2], 16) + end - start)
+    return max(0, min(sum(mapped.values()) if left > 0 else grown, grown) - resident)
+
+
+def _maps_of(place: str, most: int) -> bytes:
+    """What a process has mapped. A kernel takes seconds to tell of tens of thousands of long names, and a thousand
+    processes can have as many: what reaches `most` bytes is cut off there."""
+    with open(f"{place}/maps", "rb", buffering=0) as file:
+        found = bytearray()
+        while len(found) < most and (data := file.read(min(1 << 16, most - len(found)))):
+            found += data
+        return bytes(found)
 
 
 def orphans(mark: int, known: Collection[int]) -> list[int]:
@@ -234,10 +246,13 @@ def signalled(pid: int, number: signal.Signals) -> None:
 
 
 def has_gpu(pid: int) -> bool:
-    """Whether the process has a device of a GPU open or mapped: who closes it may still use what is mapped."""
+    """Whether the process has a device of a GPU open or mapped: who closes it may still use what is mapped. So has who
+    has mapped too much to be looked at."""
     for place in _places([pid]):
-        with contextlib.suppress(OSError), open(f"{place}/maps", "rb") as file:
-            if any(name.startswith(_OF_GPUS) for *_, name in (line.split(None, 5) for line in file)):
+        with contextlib.suppress(OSError):
+            maps = _maps_of(place, _MOST_OF_ONE)
+            names = (line.split(None, 5)[-1] for line in maps.splitlines())
+            if len(maps) >= _MOST_OF_ONE or any(name.startswith(_OF_GPUS) for name in names):
                 return True
         with contextlib.suppress(OSError):
             for each in os.listdir(f"{place}/fd"):
