@@ -666,6 +666,12 @@ def test_who_runs_a_program_that_cannot_be_read_hides_its_files():
     assert done.stdout == "[False, True]\n", done.stderr
 
 
+def test_no_file_is_listed_to_see_that_none_is_hidden(monkeypatch):
+    """A thousand processes with a million files each would take a quarter of an hour, and are not ended before."""
+    monkeypatch.setattr(os, "listdir", lambda place: pytest.fail(f"it lists {place}"))
+    assert not processes.hide_files([os.getpid()])
+
+
 DEAD_LEADER = """
 import ctypes, os, platform, sys, threading, time
 

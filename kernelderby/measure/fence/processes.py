@@ -108,10 +108,10 @@ def are_working(pids: Collection[int]) -> bool:
 
 def hide_files(pids: Collection[int]) -> bool:
     """Whether one of these processes keeps its open files, and the memory behind them, from its own user. So does who
-    runs a program that the user may not read."""
+    runs a program that the user may not read. Nothing is listed: a thousand processes may have a million each."""
     for place in _places(pids):
         try:
-            os.listdir(f"{place}/fd")
+            os.close(os.open(f"{place}/fd", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
         except PermissionError:
             if not _is_ending(place):
                 return True
