@@ -1,6 +1,7 @@
 """derby gate: its error rates on a simulated machine, its formulas by hand, and whole runs on a CPU."""
 
 import json
+import subprocess
 import sys
 from importlib.util import module_from_spec, spec_from_file_location
 from itertools import pairwise
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 from measuring import copied_set
 
+from kernelderby.measure.fence import landlock
 from kernelderby.measure.wire.quoted import quoted
 from kernelderby.measure.wire.replies import Failed
 from kernelderby.rows.measurement import Status
@@ -208,6 +210,36 @@ def test_base_against_base_on_a_cpu(derby, tmp_path):
     [workload] = json.loads(out)["workloads"]
     assert workload["starts"] == 4 and workload["base_us"] > 0 and workload["detectable_percent"] > 1
     assert code == {NO_REGRESSION: 0, REGRESSION: 1, CANNOT_TELL: 2}[workload["verdict"]]
+
+
+OPENS = """
+import torch
+
+try:
+    open({place!r}).close()
+except PermissionError:
+    pass
+else:
+    raise ValueError("it can lock the rows")
+
+
+def run(x, y, factor, out):
+    torch.add(x, y, alpha=factor, out=out)
+"""
+
+
+@pytest.mark.skipif(landlock.version() == 0, reason="this kernel has no landlock")
+def test_a_former_version_cannot_open_the_rows_of_the_present_set(derby, tmp_path):
+    root = copied_set(tmp_path)
+    (root / "traces").mkdir()
+    (root / "traces/rows.jsonl").write_text("")
+    text = OPENS.format(place=str(root / "traces/rows.jsonl"))
+    (root / "solutions/tests/elementwise/scaled_add_n16/raises/main.py").write_text(text)
+    for words in ("init", "add .", "-c user.name=a -c user.email=b commit -m former"):
+        subprocess.run(["git", "-C", str(root), *words.split()], check=True, capture_output=True)
+    words = ("--root", root, "--device", "cpu", "--iterations", 2, "--most-starts", 4, "--workloads", "8", "--json")
+    code, out, err = derby("gate", "honest", "raises@HEAD", *words)
+    assert not json.loads(out)["workloads"][0]["failure"], out + err
 
 
 def test_bad_words_are_one_line(derby, tmp_path):
