@@ -264,6 +264,9 @@ def test_a_file_neither_reads_nor_locks_the_rows_of_the_set_beside_which_it_is_m
     for places, code in (([own / each for each in rows], 0), ([own / "readable"], 1)):
         (own / "mine.py").write_text(LOCKS.format(places=[*map(str, places)]))
         assert derby("check", "mine.py", "--for", "twice")[0] == code
+    (own / "mine.py").write_text(LOCKS.format(places=[str(own / each) for each in rows]))
+    found = kernelderby.open(own).bench("mine.py", operator="twice", device="cpu", rounds=1, most_rounds=1)
+    assert "mine" in found.value[0].order, "its set has been made by another process than its runner"
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,6 @@ from kernelderby.api.machine import Check, is_plain
 from kernelderby.authoring.scratch import is_file, scratch_set, shape_lines, solution_of_file, write_packed
 from kernelderby.catalog import Catalog, Definition, Solution
 from kernelderby.errors import DerbyError
-from kernelderby.measure.fence.folders import made_from
 from kernelderby.measure.run.neighbours import Neighbours
 from kernelderby.store.appended import append_line
 from kernelderby.store.fields import Name, lines_of, read_toml
@@ -126,7 +125,7 @@ def adhoc_set(
     definition = catalog.definition(operator)
     solution = solution_of_file(catalog, file, definition) if file else None
     lines = shape_lines(catalog, definition, shapes)
-    with tempfile.TemporaryDirectory(prefix="kernelderby-") as folder, made_from(catalog.root.resolve()):
+    with tempfile.TemporaryDirectory(prefix="kernelderby-") as folder:
         if lines:
             _count(catalog, definition, lines)
         taken = [*rivals, solution] if solution else [*rivals]

@@ -34,13 +34,11 @@ def gate(
     """base, candidate: NAME, or NAME@REVISION of the set's repository. *_python: the interpreter of an environment with
     other libraries. settings: of measure.run.gate.GateSettings. observer: a measure.run.gate.GateObserver. device:
     cuda, or cpu to try it out."""
-    from kernelderby.measure.fence.folders import made_from
     from kernelderby.measure.machine.probe import find_machine
     from kernelderby.measure.machine.requirements import why_not
     from kernelderby.measure.run.gate import Gate, GateSettings, Side, spread_workloads
 
     with ExitStack() as stack:
-        stack.enter_context(made_from(catalog.root.resolve()))
         sides = []
         for role, spec, python in (("base", base, base_python), ("candidate", candidate, candidate_python)):
             where, solution = _found(stack, catalog, spec)

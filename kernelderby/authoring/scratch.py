@@ -18,7 +18,7 @@ from kernelderby.catalog.solutions import SOURCE_SUFFIXES
 from kernelderby.catalog.spaces import Sizes, UnfitDraw, line_of, sizes_of
 from kernelderby.errors import DerbyError
 from kernelderby.store.fields import read_text, suggestion
-from kernelderby.store.files import json_text, write_jsonl, write_whole
+from kernelderby.store.files import MADE_FROM, json_text, write_jsonl, write_whole
 
 AUTHOR, ORIGIN = "me", "own"
 _IMPORTED = {"triton": "triton", "tilelang": "tilelang"}  # module -> language
@@ -169,6 +169,7 @@ def scratch_set(
     for solution in solutions:
         if solution.json_path != definition.path:  # a reference has no file of its own
             write_packed(folder, solution)
+    (folder / MADE_FROM).symlink_to(catalog.root.resolve())
     if (catalog.root / "blob").is_dir():
         (folder / "blob").symlink_to((catalog.root / "blob").resolve())
     return Catalog.open(folder)

@@ -26,6 +26,7 @@ from kernelderby.errors import DerbyError
 from kernelderby.store.bounds import bound_text, bounds
 
 UNFINISHED = ".unfinished"
+MADE_FROM = ".made_from"  # a symlink in a set that is made from another one, to that one
 UNCHANGED = "it is as it was; make room or mend its permissions"
 LARGEST = 1 << 30  # bytes of a file that is read at once; a hundred thousand rows take less
 LARGEST_TEXT = 64 << 20  # bytes of a file that people write, or that is packed from such files

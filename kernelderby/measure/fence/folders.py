@@ -8,8 +8,10 @@ import re
 import shutil
 import site
 import subprocess
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
+
+from kernelderby.store.files import MADE_FROM
 
 # Variables by which libraries find compilers, GPUs and their own files. A worker gets no other variable of the user's
 # environment.
@@ -99,25 +101,13 @@ def readable(hidden: Collection[Path] = ()) -> list[Path]:
     return [*unlisted, *(each for each in found if each not in above and each not in apart)]
 
 
-_homes: list[Path] = []  # of made_from()
-
-
-@contextlib.contextmanager
-def made_from(home: Path) -> Iterator[None]:
-    """In this context the sets that are measured are made from that one."""
-    _homes.append(home)
-    try:
-        yield
-    finally:
-        _homes.remove(home)
-
-
 def with_rows(root: Path) -> list[Path]:
     """Places with the rows of a set, and of the set from which it is made, and with the words and times of solutions
     that were tuned. A worker could lock them, and find there what it said in another run."""
+    home = root / MADE_FROM
     return [
         place
-        for each in (root, *_homes)
+        for each in ([root, home.resolve()] if home.is_symlink() else [root])
         for place in (each / "traces", each / "reports" / "bench", *each.glob("reports/tune/*.jsonl"))
     ]
 

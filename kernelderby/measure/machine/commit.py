@@ -18,7 +18,7 @@ from typing import Any
 
 from kernelderby.catalog import Catalog
 from kernelderby.errors import DerbyError
-from kernelderby.store.files import read_bytes, reason
+from kernelderby.store.files import MADE_FROM, read_bytes, reason
 
 _SECONDS = 60
 _REFERENCES = ("refs", "packed-refs", "shallow")
@@ -102,6 +102,7 @@ def at_revision(root: Path, revision: str) -> Iterator[Catalog]:
         if done.returncode:
             told = " ".join(done.stderr.decode(errors="replace").split())[:200]
             raise DerbyError(f"{root}: {revision} cannot be unpacked ({told}); make room in {tempfile.gettempdir()}")
+        Path(folder, MADE_FROM).symlink_to(root.resolve())
         yield Catalog.open(folder)
 
 
