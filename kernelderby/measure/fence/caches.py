@@ -41,9 +41,10 @@ def of_run(base: Path, solution_hash: str) -> Path:
 
 def of_other_runs(base: Path) -> list[Path]:
     """Folders of the user's cache that hold words, caches and rows of other solutions and runs, and of commands that
-    tune, build and explain. A worker may not read them: it would find there what it said or wrote in a run that it did
-    not pass."""
-    return [base / name for name in ("built", "kept", "logs", "rows", "tuned", "machine_code", "resources")]
+    tune, build and explain; and the rows of a cluster's copies of sets. A worker may not read them: it would find there
+    what it said or wrote in a run that it did not pass, and could lock rows."""
+    names = ("built", "kept", "logs", "rows", "tuned", "machine_code", "resources")
+    return [*(base / name for name in names), *(each / "traces" for each in base.glob("cluster/*"))]
 
 
 def forget(base: Path, hashes: Collection[str]) -> None:
