@@ -26,9 +26,10 @@ def on_hopper(device):
 
 
 def attend(workers, uncut, query, cache, context_lens, block_table, longest, sm_scale, output):
-    """workers, uncut: CudaLibrary of latent_attention.cu and of latent_uncut.cu. query bf16 [batch, heads, 576] -> output bf16 [batch, heads, 512].
-    cache bf16 [batch, slots, 576], or with a block_table int32 [batch, columns] [blocks, block_size, 576]. No context
-    is longer than `longest`; block_size is a power of two from 8 on. All at addresses that 16 divides."""
+    """workers, uncut: CudaLibrary of latent_attention.cu and of latent_uncut.cu. query bf16 [batch, heads, 576] ->
+    output bf16 [batch, heads, 512]. cache bf16 [batch, slots, 576], or with a block_table int32 [batch, columns]
+    [blocks, block_size, 576]. No context is longer than `longest`; block_size is a power of two from 8 on. All at
+    addresses that 16 divides."""
     batch, heads, _ = query.shape
     blocks, slots, _ = cache.shape
     head_blocks, rows = -(-heads // HEADS), -(-min(heads, HEADS) // 16) * 16
