@@ -7,6 +7,7 @@ Draws shapes as `derby bench --fresh` does, captures each call as a CUDA graph, 
 cold L2, in random order. Prints the shapes on which the first solution is slower than the best of the others, the
 slowest first. It trusts the solutions: an output is only compared with the first one's, and nothing is recorded. What
 it finds is worth a `derby bench`. Compiling may take most of the time: race few libraries that compile for each shape.
+Without a GPU: small shapes by the wall clock, to see that the solutions run.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from kernelderby.catalog import Catalog, Definition  # noqa: E402
-from kernelderby.measure.clock.timing import CuptiTimer  # noqa: E402
+from kernelderby.measure.clock.timing import Timer, find_protocol, make_timer  # noqa: E402
 from kernelderby.measure.judge.cases import Case, case_of_workload  # noqa: E402
 from kernelderby.measure.judge.correctness import make_ready  # noqa: E402
 from kernelderby.measure.judge.definition import module_of  # noqa: E402
@@ -37,7 +38,7 @@ from kernelderby.measure.run.fresh import fresh_shapes  # noqa: E402
 from kernelderby.measure.worker.build import load_setup, load_solution  # noqa: E402
 from kernelderby.measure.worker.candidate import Candidate  # noqa: E402
 
-DEVICE = torch.device("cuda", 0)
+DEVICE = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
 FAR = 0.05  # a relative error that no rounding explains
 LOSS = 0.97
 
@@ -58,7 +59,7 @@ def loaded(catalog: Catalog, definition: Definition, names: list[str]) -> dict[s
 
 def cases(catalog: Catalog, definition: Definition, fresh: int, secret: str, workloads: list[str]) -> list[Case]:
     named = [each for each in catalog.workloads(definition.name) if each.uuid[:8] in workloads]
-    drawn = fresh_shapes(catalog, definition, module_of(definition), secret, fresh, "cuda") if fresh else ()
+    drawn = fresh_shapes(catalog, definition, module_of(definition), secret, fresh, DEVICE.type) if fresh else ()
     return [*(case_of_workload(definition, each) for each in named), *(shape.case() for shape in drawn)]
 
 
@@ -70,7 +71,7 @@ def values_of(returned: Any) -> torch.Tensor:
 
 
 def raced(
-    definition: Definition, case: Case, racing: dict[str, Candidate], timer: CuptiTimer, rounds: int
+    definition: Definition, case: Case, racing: dict[str, Candidate], timer: Timer, rounds: int
 ) -> dict[str, Any]:
     """us: median of each graph. odd: who raised, or whose output differs from the first one's."""
     maker = InputMaker(definition, module_of(definition), case, DEVICE, ROOT, "quick race")
@@ -87,7 +88,8 @@ def raced(
             error = float((values - first).norm() / first.norm().clamp(min=1e-9))
             if error > FAR:
                 odd[name] = f"differs by {error:.2f}"
-            replays[name] = timer.capture(partial(candidate, given, outputs, prepared))
+            call = partial(candidate, given, outputs, prepared)
+            replays[name] = timer.capture(call) if DEVICE.type == "cuda" else call
         except Exception as error:  # noqa: BLE001
             odd[name] = f"{type(error).__name__}: {str(error)[:100]}"
     order = [name for _ in range(rounds) for name in random.sample(list(replays), len(replays))]
@@ -112,7 +114,7 @@ def main() -> None:
     every = [each.name for each in catalog.solutions.values() if each.definition == definition.name]
     every.sort(key=lambda name: not name.startswith("derby_"))
     racing = loaded(catalog, definition, given.solutions.split(",") if given.solutions else every)
-    timer, begun, rows = CuptiTimer(DEVICE), time.monotonic(), list[dict[str, Any]]()
+    timer, begun, rows = make_timer(find_protocol(DEVICE)[0], DEVICE), time.monotonic(), list[dict[str, Any]]()
     for case in cases(catalog, definition, given.fresh, given.secret, given.workloads.split(",")):
         if time.monotonic() - begun > given.seconds:
             break
@@ -121,7 +123,8 @@ def main() -> None:
             with given.out.open("a") as lines:
                 lines.write(json.dumps(rows[-1]) + "\n")
         gc.collect()
-        torch.cuda.empty_cache()
+        if DEVICE.type == "cuda":
+            torch.cuda.empty_cache()
     ours = next(iter(racing))
     ratios = []
     for row in rows:
