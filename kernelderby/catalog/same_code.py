@@ -124,10 +124,10 @@ def read_certificates(path: Path) -> tuple[Certificate, ...]:
     found = read_json(path, Certificates).certificates if path.is_file() else ()
     seen: dict[str, tuple[int, MachineCode]] = {}
     for number, each in enumerate(found):
+        if each.libraries is not None:  # a part of the code of its versions
+            continue
         for version in (each.before, each.after):
             own = each.code_of(version)
-            if each.libraries is not None:
-                continue  # a part of its code
             other, code = seen.setdefault(version.hash, (number, own))
             # In a certificate of launches the former version may lack libraries that were added
             # (measure/certify/build.py).

@@ -52,7 +52,8 @@ def _line(finding: certified.CertifyFinding, solution: str) -> str:
             built = "nothing to build" if kernels is None else counted(kernels, "kernel")
             return f"{f'{reason}: ' if reason else ''}{what} ({built}): wrote {path}"
         case certified.LaunchDifference(uuid, gpu, former, present):
-            return f"{uuid[:8]} on {gpu}: {_first_line(former)} | {_first_line(present)}"
+            sides = [_first_line(former), _first_line(present)]
+            return f"{uuid[:8]} on {gpu}: {' | '.join(dict.fromkeys(sides))}"
         case certified.SideContradicted(side, str() as message):
             return f"{side}: {message}"
         case certified.SideContradicted(side, difference):

@@ -194,6 +194,11 @@ def test_a_library_that_changed_outdates_what_calls_it(small_set, derby, monkeyp
     kept = {each.axes["rows"]: now.has_kernels(before.hash, each.uuid) for each in catalog.workloads(D)}
     assert (kept[first], kept[other]) == (True, False)
     assert derby("certify", "--check", "--root", small_set)[0] == 0
+    main = folder / "main.py"
+    main.write_text(main.read_text().replace('CudaLibrary("many")', 'CudaLibrary("many")\nmany.name = "a b"'))
+    code, out, _ = derby("certify", "toy_triton", "--launches", "--root", small_set)
+    assert code == 1 and "a library is called 'a b'" in out, out
+    main.write_text(main.read_text().replace('\nmany.name = "a b"', ""))
     (folder / "few.cu").write_text(CUDA.replace("NAME", "few").replace("2.0f", "4.0f"))
     code, out, _ = derby("certify", "toy_triton", "--launches", "--root", small_set)
     assert code == 1 and "the same on" not in out and "calls few" in out, out

@@ -139,11 +139,10 @@ def _of_unchanged_libraries(
         return alike, [], ()
     same = build.unchanged(former, present)
     kept = {uuid: each for uuid, each in alike.items() if each.libraries <= same}
-    changed = [
-        LaunchDifference(uuid, each.gpu, why := f"calls {min(each.libraries - same)}, whose code has changed", why)
-        for uuid, each in alike.items()
-        if uuid not in kept
-    ]
+    changed = []
+    for uuid in sorted(alike.keys() - kept.keys()):
+        why = f"calls {min(alike[uuid].libraries - same)}, whose code has changed"
+        changed.append(LaunchDifference(uuid, alike[uuid].gpu, why, why))
     called = frozenset[str]().union(*(each.libraries for each in kept.values()))
     return kept, changed, tuple(sorted(called))
 

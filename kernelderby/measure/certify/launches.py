@@ -148,6 +148,8 @@ class LaunchRecorder:
 
     def _instead_of_launches(self, stack: ExitStack, solution: Solution) -> None:
         def called(library: Any, device: Any, *arguments: Any) -> None:
+            if not str(library.name).isidentifier():  # by its name a launch says whose code is compared
+                raise ValueError(f"a library is called {library.name!r}; name it by letters, digits and underscores")
             self.launched.append(f"{library.name}({', '.join(map(self._shown, arguments))})")
 
         prefix = solution_module(solution).__name__

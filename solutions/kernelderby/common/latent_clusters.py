@@ -6,8 +6,8 @@ first + more log2(splits) + tile x tiles of a block + share x (tiles of all bloc
 Workers share out all tiles evenly, so the size of the cache decides. Constants: NVIDIA H200, 2026-11-23, calls without
 blocks as CUDA graphs behind an L2 flush, 286 sizes of 8 to 128 heads, 1 to 128 sequences, 60 to 9,000 tokens; fitted by
 least squares of logarithms, to within 4 to 18 % of a form's time. On these same sizes the chosen forms took 1.7 %
-longer than the best timed ones in the mean, and 40 % at worst; other sizes were not measured, nor was the choice since
-it has AT_ONCE and CUT. Blocks add a wait for the table, about as long in every form.
+longer than the best timed ones in the mean, and 40 % at worst. The choice with AT_ONCE and CUT was measured on 48 fresh
+sizes (2026-11-30, docs/lab/attention_sm90.md). Blocks add a wait for the table, about as long in every form.
 """
 
 import importlib
@@ -71,7 +71,7 @@ def candidates(query, longest):
 
 
 def of_clusters(batch, heads, longest, groups, tokens, splits, processors):
-    """As latent_clusters.cuh's run() takes them."""
+    """As kernel.cu takes them."""
     first, tile, share, more, beside = CLUSTERS[groups, tokens, is_one_tile(longest, groups, tokens, splits)]
     units, tiles = batch * -(-heads // (8 * groups)), -(-longest // tokens)
     load = units * max(tiles, splits) / processors
