@@ -1,4 +1,4 @@
-"""Where a library may be faster: solutions of one operator in one process, in turn, on fresh shapes. Some 2 s each.
+"""Where a library may be faster: solutions of one operator in one process, in turn, on fresh shapes.
 
     python benchmarks/quick_race.py unified_attention --solutions derby_unified_attention_sm90,vllm_unified_attention
     python benchmarks/quick_race.py rms_norm --fresh 40 --secret mine --workloads 0221c93b --out times.jsonl
