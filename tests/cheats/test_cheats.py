@@ -54,7 +54,7 @@ doubt._PATIENCE = (0.1, 0.5)  # what hides 30 ms does so after two seconds too
 measure(Path(sys.argv[2]), sys.argv[3:], workloads=("8",), rounds=2, iterations=4, timeout_seconds=12)
 """
 # Where no worker is forked, as on a GPU.
-STARTED = "from kernelderby.measure.wire import start\n\nstart._fork_server = lambda environment: None\n" + RUN
+STARTED = "from kernelderby.measure.wire import start\n\nstart._fork_server = lambda device, environment: None\n" + RUN
 
 
 def constants(name: str) -> dict[str, object]:

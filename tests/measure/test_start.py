@@ -14,8 +14,10 @@ import pytest
 from measuring import ends, measure, of_process, said_by
 
 from kernelderby.measure.fence import folders, landlock
+from kernelderby.measure.machine.probe import find_machine
 from kernelderby.measure.wire import start
 from kernelderby.measure.wire.process import WorkerProcess
+from kernelderby.measure.worker import fork_server
 
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="workers are forked on Linux alone")
 HONEST = "solutions/tests/elementwise/scaled_add_n16/honest"
@@ -96,7 +98,7 @@ def test_a_forked_worker_is_what_a_started_one_is(told, forks, monkeypatch):
     (forked,) = told(SEEN)
     many = len(forks)
     assert many and None not in forks
-    monkeypatch.setattr(start, "_fork_server", lambda environment: None)
+    monkeypatch.setattr(start, "_fork_server", lambda device, environment: None)
     (started,) = told(SEEN)
     assert len(forks) == many
     differs = folders.PLACES & started["environment"].keys()
@@ -117,6 +119,23 @@ import torch
 drawn = [random.random(), float(numpy.random.random()), secrets.token_hex(4)]
 tell({"drawn": drawn})
 """
+
+
+@linux
+@pytest.mark.gpu
+def test_a_worker_for_a_gpu_is_forked_too(misbehaviours, forks):
+    """From a process that has not touched the GPU; each worker then has a context of its own."""
+    machine = find_machine(misbehaviours, "cuda")
+    rows = measure(misbehaviours, ["honest", "cached_output"], workloads=("8",), machine=machine)
+    assert [row.status.value for row in rows] == ["passed", "stale_output"]
+    assert len(forks) >= len(rows) and None not in forks
+
+
+@linux
+def test_a_server_that_has_touched_a_gpu_is_noticed(monkeypatch):
+    assert not fork_server._has_a_gpu()
+    monkeypatch.setattr(fork_server.os, "readlink", lambda path: "/dev/nvidiactl")
+    assert fork_server._has_a_gpu()
 
 
 @linux
@@ -216,12 +235,12 @@ def test_a_worker_leads_a_group_as_soon_as_its_id_is_known(misbehaviours):
 def test_another_environment_gets_another_server():
     found, began = [], []
     for value, place in (("1", "a"), ("1", "b"), ("2", "b")):
-        found.append(start._fork_server({"DERBY_TESTS": value, "TMPDIR": place, "TRITON_CACHE_DIR": place}))
+        found.append(start._fork_server("cpu", {"DERBY_TESTS": value, "TMPDIR": place, "TRITON_CACHE_DIR": place}))
         assert found[-1].environment == {"DERBY_TESTS": value} and start.servers() == {found[-1].pid}
         began.append((found[-1].pid, of_process(found[-1].pid)[1]))
     assert found[0] is found[1] and found[1] is not found[2]
     assert ends(*began[0])
-    start._end_server()
+    start._end_server("cpu")
     assert not start.servers() and ends(*began[2])
 
 

@@ -29,7 +29,6 @@ from kernelderby.store.appended import lock_folder
 from kernelderby.store.bounds import leave
 
 _OF_THE_COMMAND = re.compile(r"COLUMNS|LINES|NO_COLOR|FORCE_COLOR|PWD|CI|PYTHON[A-Z]+")
-_SINGLE = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")  # time for threads that a library starts during its import
 _FENCED_ON_GPUS = False  # not tried there yet
 _PROGRAMS = ("derby", "kernelderby.__main__", "kernelderby.cli.__main__", "kernelderby.measure.cluster.__main__")
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGALRM)
@@ -124,8 +123,8 @@ def _signals_later() -> Iterator[None]:
 
 
 def _import_torch_for_all() -> None:
-    given = {name: os.environ.get(name) for name in _SINGLE}
-    os.environ.update(dict.fromkeys(_SINGLE, "1"))
+    given = {name: os.environ.get(name) for name in start.THREADS}
+    os.environ.update(dict.fromkeys(start.THREADS, "1"))
     try:
         with _signals_later():
             import torch  # noqa: F401

@@ -1,7 +1,7 @@
-"""Starts a worker's process: like any program, or on a CPU forked from a process that has imported torch.
+"""Starts a worker's process: forked from a process that has imported torch, or like any program.
 
-Starting Python and importing torch takes two seconds of a core, a fork a twentieth of a second. Processes for a GPU are
-never forked, because CUDA's libraries must be initialised in the process that uses them.
+Starting Python and importing torch takes two seconds of a core, with CUDA's libraries five; a fork takes a twentieth of
+a second. CUDA itself must be initialised in the process that uses it, so the process that forks never touches a GPU.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from kernelderby.measure.fence import folders, processes, watcher
 
 _PACKAGE = "kernelderby.measure.worker"
 FORK_SERVER = f"{_PACKAGE}.fork_server"
+THREADS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")  # of libraries that start threads when they are imported
 _IMPORT_SECONDS = 180.0  # torch from a cold disk
 _PACKET = 32
 
@@ -79,7 +80,8 @@ Begun = Callable[[int, dict[str, str]], Process]
 
 
 def _started_server(channel: int, environment: dict[str, str]) -> Process:
-    return _program(FORK_SERVER, [str(channel)], environment, (channel,), subprocess.DEVNULL)
+    alone = dict.fromkeys(THREADS, "1")
+    return _program(FORK_SERVER, [str(channel)], {**environment, **alone}, (channel,), subprocess.DEVNULL)
 
 
 def _program(
@@ -140,7 +142,7 @@ class ForkServer:
         self._process.wait()
 
 
-_server: ForkServer | None = None
+_servers: dict[str, ForkServer] = {}  # by device: a run on a GPU asks for workers of both
 _without: list[dict[str, str]] = []  # environments without a server
 
 
@@ -149,25 +151,24 @@ def begin(
 ) -> Process:
     """Starts a worker's process with these pipes for requests and replies. One thread at a time. python: the
     interpreter of another environment."""
-    server = _fork_server(environment) if beginning.device == "cpu" and python is None else None
+    server = _fork_server(beginning.device, environment) if python is None else None
     if server is not None:
         guarded = replace(beginning, guarded=[server.pid, *beginning.guarded])
         if forked := server.forked(guarded, environment, requests, replies):
             return forked
         _without.append(server.environment)
-        _end_server()
+        _end_server(beginning.device)
     return spawned(beginning, environment, requests, replies, python)
 
 
 def servers() -> set[int]:
     """Process ids of children of this process that are fork servers."""
-    return {_server.pid} if _server is not None else set()
+    return {server.pid for server in _servers.values()}
 
 
 def fork_here(environment: Mapping[str, str], serve: Callable[[int, dict[str, str]], None]) -> None:
     """Forks a child of this process, which has imported torch and read nothing yet, as the server for workers of this
     environment. serve: runs in the child."""
-    global _server
 
     def begun(channel: int, environment: dict[str, str]) -> Process:
         if pid := os.fork():
@@ -177,7 +178,7 @@ def fork_here(environment: Mapping[str, str], serve: Callable[[int, dict[str, st
         finally:
             os._exit(0)
 
-    _server = ForkServer(_alike(environment), begun)
+    _servers["cpu"] = ForkServer(_alike(environment), begun)
 
 
 def _alike(environment: Mapping[str, str]) -> dict[str, str]:
@@ -185,22 +186,23 @@ def _alike(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if name not in folders.PLACES}
 
 
-def _fork_server(environment: Mapping[str, str]) -> ForkServer | None:
+def _fork_server(device: str, environment: Mapping[str, str]) -> ForkServer | None:
     """The server for workers of this environment. None if there is none: not on Linux, or torch does not load."""
-    global _server
     same = _alike(environment)
     if not sys.platform.startswith("linux") or same in _without:
         return None
-    if _server is not None and _server.environment != same:
-        _end_server()
-    if _server is None:
-        _server = ForkServer(same)
-    return _server
+    if device in _servers and _servers[device].environment != same:
+        _end_server(device)
+    if device not in _servers:
+        _servers[device] = ForkServer(same)
+    return _servers[device]
+
+
+def _end_server(device: str) -> None:
+    _servers.pop(device).end()
 
 
 @atexit.register
-def _end_server() -> None:
-    global _server
-    if _server is not None:
-        _server.end()
-    _server = None
+def _end_servers() -> None:
+    for device in list(_servers):
+        _end_server(device)

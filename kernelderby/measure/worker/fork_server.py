@@ -1,4 +1,4 @@
-"""A process that has imported the slow modules and forks workers on a CPU: python -P -m ...worker.fork_server SOCKET.
+"""A process that has imported the slow modules and forks workers: python -P -m ...worker.fork_server SOCKET.
 
 It runs no code of a solution or of the set, and knows only the judge's process id. Each request on its socket (one
 packet: JSON, with four descriptors) becomes a new process. The process that forked it ends at once, so it becomes a
@@ -40,12 +40,20 @@ def main() -> None:
     for name in _IMPORTED_IF_THERE:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
-    if len(os.listdir("/proc/self/task")) > 1:  # a fork would keep the locks that other threads hold
+    # A fork would keep the locks that other threads hold, and cannot use CUDA if this process does.
+    if len(os.listdir("/proc/self/task")) > 1 or _has_a_gpu():
         os._exit(1)
     gc.collect()
     gc.freeze()
     requests, replies, beginning = _in_a_new_process(channel)
     serve(requests, replies, **beginning)
+
+
+def _has_a_gpu() -> bool:
+    """Whether an import has initialised CUDA here."""
+    with os.scandir("/proc/self/fd") as descriptors:
+        places = [os.readlink(each.path) for each in descriptors if os.path.islink(each.path)]
+    return any(place.startswith("/dev/nvidia") for place in places)
 
 
 def _in_a_new_process(channel: socket.socket) -> tuple[int, int, dict[str, Any]]:
