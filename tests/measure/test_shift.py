@@ -452,13 +452,17 @@ def test_other_long_records_are_no_flushes(monkeypatch, flush):
         timer.spans(call, 5, before)
 
 
+def test_a_note_tells_of_more_than_the_slack(monkeypatch):
+    """A wake-up takes 8 us, so the shift is by that much less."""
+    for off, is_noted in ((28 * US, False), (28 * US + 1, True), (-27 * US, False), (-27 * US - 1, True)):
+        timer, call, before = timer_of(monkeypatch, off, KERNEL)
+        assert bool(timer.spans(call, 3, before).notes) is is_noted
+
+
 def test_a_short_fill_is_no_flush(monkeypatch):
     timer, _, _ = timer_of(monkeypatch, 0, KERNEL)
-    least = FLUSH_BYTES // 16_000 + 1
-    for length, is_flush in ((least, True), (least - 1, False)):
+    timer._flush_bytes = 16_000 * 1000
+    for start, end, is_flush in ((1, 1001, True), (1, 1000, False), (0, 10**9, False)):
         timer._fills.clear()
-        timer._buffer_completed([SimpleNamespace(start=1, end=1 + length, **KERNEL)])
+        timer._buffer_completed([SimpleNamespace(start=start, end=end, **KERNEL)])
         assert bool(timer._fills) is is_flush
-    timer._fills.clear()
-    timer._buffer_completed([SimpleNamespace(start=0, end=10**9, **KERNEL)])
-    assert not timer._fills
