@@ -3,8 +3,8 @@
 exploits_gpu/*.py: beside STATUS, GRAPH False where no graph time may come of it, LEAST_US, what a call really takes (a
 row that passed must not claim less), LARGE for what would gain at 24 MiB (a row that passed must not be faster than the
 honest one of that size, but for KNOWN, a share of its time that docs/protocol.md tells of), ALONE for what disturbs
-those beside it. All of them in one process that says how far it is (240 s on an H200, 2026-11-30), with a table
-of what each gains: pytest tests/cheats/test_cheats_gpu.py -m gpu -q -s"""
+those beside it. All of them in one process that says how far it is (240 s on an H200, 2026-11-30, before some went that
+are the same on a CPU), with a table of what each gains: pytest tests/cheats/test_cheats_gpu.py -m gpu -q -s"""
 
 from __future__ import annotations
 
@@ -50,14 +50,22 @@ HONEST_OF_A_CPU = {
     *("exits_in_its_child", "names_itself"),
 }
 HONEST = [name for name in EVERY_HONEST if name not in HONEST_OF_A_CPU]
-# What they do to the run never reaches a GPU: a process that says nonsense, leaves, or is refused by the kernel.
-SAME_ON_A_CPU = {name for name, each in EXPLOITS.items() if each["CLASS"] == "the run attacked" or each.get("NEEDS")}
+# What they do to the run never reaches a GPU: a process that says nonsense, leaves, or is refused by the kernel; words
+# that would get out; a host's files and threads. The last one waits for the judge's patience.
+SAME_ON_A_CPU = {
+    *(name for name, each in EXPLOITS.items() if each["CLASS"] in ("the run attacked", "something gets out")),
+    *(name for name, each in EXPLOITS.items() if each.get("NEEDS")),
+    *("leaves_files_without_contents", "puts_a_file_where_its_home_was", "runs_when_python_ends"),
+    *("works_on_while_it_is_stopped", "takes_requests_for_itself"),
+}
 OWN = {path.stem: path for path in sorted((HERE / "exploits_gpu").glob("*.py"))}
 HONEST_GPU = {path.stem: path for path in sorted((HERE / "honest_gpu").glob("*.py"))}
 test_cheats.SOURCES |= OWN | HONEST_GPU
 OF_A_GPU = {name: constants(name) for name in OWN}
 BOTH = {name: each for name, each in EXPLOITS.items() if name not in OF_A_CPU | SAME_ON_A_CPU}
-GROUP = 37  # side by side: each group starts its own processes
+GROUP = 30  # side by side: each group starts its own processes
+# Honest ones at 24 MiB, whose gains the table shows beside those of the exploits; all of them run at the small size.
+HONEST_LARGE = ("autotuned", "triton_kernel", "two_streams")
 BELOW_US = 1.0  # by so much the judge's clock came out below the protocol's timer (graphs of 8 us, H200, 2026-11-23)
 ROWS = {"small": 8, "large": 1 << 17}
 
@@ -67,9 +75,11 @@ from pathlib import Path
 
 sys.path.insert(0, sys.argv[1])
 import measuring
+from kernelderby.measure.judge import doubt
 from kernelderby.measure.machine.probe import find_machine
 from kernelderby.measure.run.progress import Observer
 
+doubt._PATIENCE = (0.1, 0.3, 0.5)  # as many tries, sooner: nobody else is at work here
 start = time.monotonic()
 
 
@@ -86,9 +96,13 @@ measuring.Observer = Told
 groups = json.loads(sys.argv[2])
 machine = find_machine(Path(groups[0]["root"]), "cuda")
 for group in groups:
-    print(f"{time.monotonic() - start:6.1f} s  {len(group['names'])} on {group['rows']} rows", flush=True)
-    measuring.measure(Path(group["root"]), group["names"], workloads=(f"rows={group['rows']}",), rounds=2, iterations=6,
-                      timeout_seconds=20, machine=machine)
+    begun = time.monotonic()
+    print(f"{begun - start:6.1f} s  {len(group['names'])} on {group['rows']} rows", flush=True)
+    rows = measuring.measure(Path(group["root"]), group["names"], workloads=(f"rows={group['rows']}",), rounds=2,
+                             iterations=6, timeout_seconds=20, machine=machine)
+    took = sorted(((row.environment.get("seconds") or 0, row.solution) for row in rows), reverse=True)
+    longest = ", ".join(f"{name} {seconds:.1f}" for seconds, name in took[:12])
+    print(f"{time.monotonic() - start:6.1f} s  took {time.monotonic() - begun:.1f} s; its rows {longest}", flush=True)
 """
 
 
@@ -98,7 +112,7 @@ def groups() -> list[tuple[str, list[str]]]:
     alone = [name for name, each in OF_A_GPU.items() if each.get("ALONE")]
     beside = [*OF_A_GPU, *BOTH, *HONEST_GPU, *(name for name in HONEST if name != "writes_its_output")]
     beside = [name for name in beside if name not in large + alone]
-    found = [("large", [*large, *HONEST_GPU])]
+    found = [("large", [*large, *HONEST_LARGE])]
     found += [("small", beside[start : start + GROUP]) for start in range(0, len(beside), GROUP)]
     return [(size, ["writes_its_output", *names]) for size, names in [*found, *(("small", [name]) for name in alone)]]
 

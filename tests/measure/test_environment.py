@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+from types import SimpleNamespace
 
 import pytest
 
@@ -137,3 +138,13 @@ def test_a_gpu_that_cuda_cannot_use_is_not_checked_as_a_cpu__fake_machine(monkey
     with pytest.raises(DerbyError, match=r"out of memory\); mend that, or .*--device cpu"):
         _machine(tmp_path, None)
     assert _machine(tmp_path, "cpu") is plain
+
+
+def test_the_reasons_for_a_slow_gpu_are_asked_for_once(monkeypatch):
+    """Each question to the driver takes time, after every turn."""
+    from kernelderby.measure.machine.environment import _throttled_by
+
+    for name in ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"):
+        asked = []
+        nvml = SimpleNamespace(**{name: lambda handle, asked=asked: asked.append(handle) or 0x4 | 0x40 | 0x1000})
+        assert _throttled_by(nvml, "handle") == ["power cap", "hardware thermal"] and asked == ["handle"]

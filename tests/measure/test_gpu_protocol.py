@@ -76,6 +76,7 @@ def test_spans_of_launched_and_replayed_calls(timer):
     replay = timer.capture(call)
     replay()
     graph = timer.spans(lambda _: replay(), 20)
+    assert len(timer._fills) == 20, "each flush is recognised"
     events = EventTimer(DEVICE).spans(lambda _: replay(), 20)
     medians = {
         name: round(statistics.median(values), 2)

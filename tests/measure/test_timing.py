@@ -31,6 +31,8 @@ def test_the_judge_knows_the_timer_s_own_notes():
     notes = spans_of_records(records, [(10_000_000, 10_050_000), (20_000_000, 20_050_000)]).notes
     assert len(notes) == 2 and remote.noted(notes) == notes
     assert remote.noted(["left out: all"]) != ["left out: all"]
+    off = ["the clock of the records was off, and set by the flushes"]
+    assert remote.noted(off) == off
     many = [f"left out: {number} records without timestamps" for number in (294_025, 148_375)]
     assert remote.noted([*many, "one", notes[1], "another"]) == [
         "left out: 290000 records without timestamps",
@@ -101,7 +103,7 @@ class FakeCupti(ModuleType):
     def record(self, kind, microseconds):
         start = self.get_timestamp()
         self.now += 1000 * microseconds
-        self.records.append(SimpleNamespace(kind=kind, start=start, end=self.now))
+        self.records.append(SimpleNamespace(kind=kind, start=start, end=self.now, name="kernel", bytes=0))
 
 
 @pytest.fixture

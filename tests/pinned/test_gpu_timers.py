@@ -122,7 +122,7 @@ class Cupti:
 def cupti_timer(gpu):
     timer = CuptiTimer.__new__(CuptiTimer)
     timing._GpuTimer.__init__(timer, torch.device("cpu"))
-    timer._cupti, timer._kinds, timer._records = Cupti(gpu), (1, 2, 3), gpu.records
+    timer._cupti, timer._kinds, timer._records, timer._fills = Cupti(gpu), (1, 2, 3), gpu.records, []
     return timer
 
 

@@ -31,6 +31,7 @@ from typing import Any
 import torch
 
 from kernelderby.measure.clock.graphs import NotCapturable, captured
+from kernelderby.measure.clock.shift import shifts
 from kernelderby.measure.clock.spans import Spans
 from kernelderby.store.counts import counted
 
@@ -39,13 +40,14 @@ CUDA_EVENTS = "events-graph-eager-2"
 CPU_WALL = "cpu-wall"  # only for tests of the machinery; no figure of a GPU
 
 MINIMUM_FLUSH_BYTES = 256 << 20  # flashinfer-bench's buffer; 2 x L2 is more on future GPUs
-# By the error of the clocks' alignment a record may seem to start before the timestamp in front of the call, or to end
-# after the one behind it. The flush before starts, and the next one ends, at least 256 MB / 4.8 TB/s = 53 us outside
-# the window, so this much is safe. What `after` launches waits as long.
+# By the error of the clocks' alignment (shift.py) a record may seem to start before the timestamp in front of the call,
+# or to end after the one behind it. The flush before starts, and the next one ends, at least 256 MB / 4.8 TB/s = 53 us
+# outside the window, so this much is safe. What `after` launches waits as long.
 SLACK_NS = 20_000
 _SETTLE_NS = 2 * SLACK_NS
 NO_FLUSH = -1
 _FLUSH_BYTES_PER_NS = 16_000  # faster than any memory
+_FILLS = "FillFunctor"  # in the name of the kernel of torch's zero_()
 
 
 class TimingFailed(Exception):
@@ -112,8 +114,8 @@ class _GpuTimer(Timer):
     """Flush, synchronise, window: the same for CUPTI and events."""
 
     def __init__(self, device: torch.device) -> None:
-        self.device = device
-        self._flush = torch.empty(flush_bytes(device), dtype=torch.uint8, device=device)
+        self.device, self._flush_bytes = device, flush_bytes(device)
+        self._flush = torch.empty(self._flush_bytes, dtype=torch.uint8, device=device)
 
     def _windows(
         self,
@@ -175,15 +177,26 @@ class CuptiTimer(_GpuTimer):
         self._cupti = cupti
         self._kinds = (kinds.CONCURRENT_KERNEL, kinds.MEMCPY, kinds.MEMSET)
         self._records: list[tuple[int, int]] = []  # start, end in ns on the clock of get_timestamp()
+        self._fills: list[tuple[int, int]] = []  # those that look like the flush
 
     def _buffer_completed(self, activities: list[Any]) -> None:
         for activity in activities:
             if activity.kind in self._kinds:  # CUPTI owns the memory, so take the numbers now
                 self._records.append((activity.start, activity.end))
+                if self._looks_like_a_flush(activity):
+                    self._fills.append(self._records[-1])
+
+    def _looks_like_a_flush(self, activity: Any) -> bool:
+        if not activity.start or (activity.end - activity.start) * _FLUSH_BYTES_PER_NS < self._flush_bytes:
+            return False
+        if activity.kind == self._cupti.ActivityKind.CONCURRENT_KERNEL:
+            return _FILLS in str(activity.name)
+        return bool(activity.kind == self._cupti.ActivityKind.MEMSET and activity.bytes == self._flush_bytes)
 
     def spans(self, call: Call, iterations: int, before: Call | None = None, after: Call | None = None) -> Spans:
         cupti, stamps, flushes, timed = self._cupti, [], [], Spans([])
         self._records.clear()
+        self._fills.clear()
         # Each time, since torch's profiler in a call registers others. 8 MiB: of a buffer; 0: any number of records.
         cupti.activity_register_callbacks(lambda: (8 << 20, 0), self._buffer_completed)
         for kind in self._kinds:
@@ -204,8 +217,14 @@ class CuptiTimer(_GpuTimer):
                 for kind in self._kinds:
                     cupti.activity_disable(kind)
         windows = list(zip(stamps[::2], stamps[1::2], strict=True))
+        moved = shifts(self._fills, flushes, windows, self._records, SLACK_NS)
+        # On the records' clock from here on.
+        windows = [(opened - by, closed - by) for (opened, closed), by in zip(windows, moved, strict=True)]
+        flushes = [begun - by for begun, by in zip(flushes, moved, strict=True)]
         found = spans_of_records(self._records, windows)
-        outside = outside_of_windows(self._records, windows, flushes, flush_bytes(self.device))
+        outside = outside_of_windows(self._records, windows, flushes, self._flush_bytes)
+        if max(map(abs, moved), default=0) > SLACK_NS:
+            found.notes.append("the clock of the records was off, and set by the flushes")
         return Spans(found.spans_us, found.notes, found.busy_us, timed.host_us, timed.wall_us, outside)
 
 

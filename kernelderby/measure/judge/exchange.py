@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import secrets
 import time
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -59,6 +60,7 @@ class References:
         self.seconds = self.rows_seconds = 0.0
         self._kept: dict[frozenset[tuple[str, int]], Outputs] = {}
         self._nbytes = 0
+        self._filled: dict[int, tuple[dict[str, int], dict[str, int], weakref.ref[Exchange]]] = {}
         self.redraw()
 
     def of(
@@ -95,8 +97,18 @@ class References:
         order = random.Random(f"{self._token}/{name}").sample(range(every), every)
         return [call for call in order if call < iterations]
 
+    def fills(self, which: int, seeds: dict[str, int], sums: dict[str, int], exchange: Exchange) -> None:
+        """That exchange's own memory holds the contents of these seeds, with these checksums, until it is written
+        again."""
+        self._filled[which] = seeds, sums, weakref.ref(exchange)
+
+    def filled(self, which: int, seeds: dict[str, int]) -> tuple[Exchange | None, dict[str, int]]:
+        """Who has told last to hold the contents of these seeds, and their checksums. They may be others by now."""
+        known, sums, holder = self._filled.get(which, ({}, {}, None))
+        return (holder(), sums) if holder and seeds == known else (None, {})
+
     def clear(self) -> None:
-        self._kept, self._nbytes = {}, 0
+        self._kept, self._nbytes, self._filled = {}, 0, {}
 
     def redraw(self) -> None:
         """Once somebody is out: another solution could see that, and know of a call that is compared."""
@@ -223,9 +235,29 @@ class Exchange:
         """The contents that a turn's calls share, by a variant for each set. whole: the generated inputs, too."""
         maker, self.stays = self.maker, []
         for which, variant in enumerate(variants):
-            everything = partial(maker.write, variant=0, random_variant=variant)
-            own = self.write(which, everything if whole else partial(maker.refill_random, variant=variant))
-            self.stays.append(checksum({name: own[name] for name in maker.steady}))
+            if not whole:
+                self.stays.append(self._refilled(which, variant))
+                continue
+            own = self.write(which, partial(maker.write, variant=0, random_variant=variant))
+            self.stays.append(self._steady_sums(own))
+
+    def _steady_sums(self, own: dict[str, Any]) -> dict[str, int]:
+        return checksum({name: own[name] for name in self.maker.steady})
+
+    def _refilled(self, which: int, variant: str) -> dict[str, int]:
+        """Other random contents; the checksums of what stays. What a rival's turn of the same round has generated (the
+        weights of experts, a gigabyte and more) is copied from the judge's memory for that one, if its checksums are
+        still those of when it was generated."""
+        seeds, refill = self.maker.seeds_of_steady(variant), partial(self.maker.refill_random, variant=variant)
+        holder, known = self.references.filled(which, seeds)
+        if holder is not None and holder is not self and which < len(holder._own):
+            held = {name: holder._own[which][name] for name in seeds}
+            sums = self._steady_sums(self.write(which, partial(refill, known=held)))
+            if all(sums[name] == known[name] for name in seeds):
+                return sums
+        sums = self._steady_sums(self.write(which, refill))
+        self.references.fills(which, seeds, sums, self)
+        return sums
 
     def expected_inputs(self, which: int, variant: str) -> dict[str, Any]:
         """What lies in a set since refresh() of that variant, in the judge's memory: valid until asked again."""

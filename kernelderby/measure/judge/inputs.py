@@ -150,10 +150,19 @@ class InputMaker:
         if draw is draws.ODD_ROWS:
             draws.odd_rows(self.definition, inputs, self._random_names)
 
-    def refill_random(self, inputs: dict[str, Any], variant: int | str) -> None:
-        """Writes other random contents into the random tensors that make() made."""
+    def refill_random(
+        self, inputs: dict[str, Any], variant: int | str, known: Mapping[str, torch.Tensor] = _NONE
+    ) -> None:
+        """Writes other random contents into the random tensors that make() made. known: tensors that hold them."""
         for name in self._random_names:
-            self._fill(name, inputs[name], variant)
+            if name in known:
+                bytes_of(inputs[name]).copy_(bytes_of(known[name]))
+            else:
+                self._fill(name, inputs[name], variant)
+
+    def seeds_of_steady(self, variant: int | str) -> dict[str, int]:
+        """Of the random tensors that refresh() leaves as they are: the same seeds give the same contents."""
+        return {name: self._number(name, variant) for name in self._random_names if name in self.steady}
 
     def refresh(self, inputs: dict[str, Any], variant: str) -> None:
         """Other contents between two calls, whole tensors: of the random ones that are no constants and, where those

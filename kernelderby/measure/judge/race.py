@@ -97,7 +97,8 @@ class Race:
         """One round with contents of its own, timed and looked at. What the solution raises goes through. kinds: those
         that are timed; a graph only if one is captured."""
         exchange = self.exchange
-        if self.setup is None:  # otherwise the constants stay what setup saw
+        # Otherwise the constants stay what setup saw; in the trial turn, what start() has just written.
+        if self.setup is None and (number or not exchange.stays):
             variants = [f"{number}/{which}" for which in range(len(exchange.sets))]
             exchange.write_what_stays(variants, whole=False)
         try:

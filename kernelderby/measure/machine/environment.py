@@ -196,8 +196,8 @@ class GpuSensors:
 
 def _throttled_by(nvml: Any, handle: Any) -> list[str]:
     former = "nvmlDeviceGetCurrentClocksThrottleReasons"  # its name in older drivers
-    mask = getattr(nvml, "nvmlDeviceGetCurrentClocksEventReasons", None) or getattr(nvml, former)
-    return [name for bit, name in sorted(_THROTTLE_REASONS.items()) if mask(handle) & bit]
+    mask = (getattr(nvml, "nvmlDeviceGetCurrentClocksEventReasons", None) or getattr(nvml, former))(handle)
+    return [name for bit, name in sorted(_THROTTLE_REASONS.items()) if mask & bit]
 
 
 def host_cpu() -> str:
