@@ -206,7 +206,7 @@ def test_cuda_of_stretches_compiles():
         assert kernel.spilled <= max((most for part, most in allowed.items() if part in kernel.name), default=0), kernel
 
 
-PAGED_LIBRARIES = "library", "long_library", "other_library"
+PAGED_LIBRARIES = "library", "long_library", "other_library", "wide_library"
 
 
 @functools.cache
@@ -331,7 +331,10 @@ STRETCHES = [
     {"head_dim": 128, "num_query_heads": 5, "num_kv_heads": 1},
     {"head_dim": 128, "num_query_heads": 32, "num_kv_heads": 2},  # of 16 rows
     {"head_dim": 256, "num_query_heads": 16, "num_kv_heads": 2},
-    {"head_dim": 256, "num_query_heads": 18, "num_kv_heads": 2},
+    {"head_dim": 256, "num_query_heads": 18, "num_kv_heads": 2},  # of pairs of warps
+    {"head_dim": 256, "num_query_heads": 64, "num_kv_heads": 4},
+    {"head_dim": 200, "num_query_heads": 26, "num_kv_heads": 2},
+    {"head_dim": 248, "num_query_heads": 12, "num_kv_heads": 1},
     {"head_dim": 72, "num_query_heads": 2, "num_kv_heads": 2},  # of kernels for larger heads
     {"head_dim": 80, "num_query_heads": 20, "num_kv_heads": 2},
     {"head_dim": 96, "num_query_heads": 28, "num_kv_heads": 4},
@@ -370,6 +373,8 @@ def test_stretches_of_all_pages():
         ((1, 16, 2, 64, 65536), "long"),
         ((16, 8, 2, 72, 32768), "long"),
         ((16, 8, 2, 56, 32768), "16x8"),  # no kernel of stretches has such heads
+        ((16, 16, 2, 208, 32768), "16x8"),
+        ((16, 18, 2, 208, 32768), "long"),
         ((3, 56, 8, 96, 91000), "long"),
         ((4, 128, 8, 80, 108000), "long"),
         ((31, 4, 4, 128, 27815), "long"),
@@ -478,7 +483,7 @@ CUDA_MUTANTS = {
         ]),
     "paged_decode_long.cu": (
         PAGED, {"num_seqs": 2, "num_blocks": 14, "max_blocks_per_seq": 9, "max_context_len": 140}, {"together": 1}, [
-            ("ONE_QUERY ? walk.sequence :", "ONE_QUERY ? 0 :"),
+            ("one_query() ? walk.sequence :", "one_query() ? 0 :"),
             ("float factor = share(its.x, both.x);", "float factor = 1;"),
         ]),
     "paged_decode_other.cu": (
@@ -486,7 +491,7 @@ CUDA_MUTANTS = {
         {"together": 2}, [
             ("at % 16 / width * 4", "at % 16 / 8 * 4"),
             ("i % 2 * width + quad", "i % 2 * 8 + quad"),
-            ("if (inside(dim)) ", "if (inside(dim + 8)) "),
+            ("if (inside(dim)) *reinterpret_cast<uint2*>(to +", "if (inside(dim + 8)) *reinterpret_cast<uint2*>(to +"),
             ("index / VECTORS;", "lane / VECTORS;"),
         ]),
     "latent_clusters.cuh": (
@@ -575,7 +580,8 @@ def test_all_sources_are_named(operator):
     sources = CATALOG.solution(f"derby_{operator}_sm90").sources
     solution = module(operator, "sm90")
     owner = owner_of(operator, solution)
-    others = [owner.long_library, owner.other_library] if operator == PAGED else [owner.workers, owner.uncut]
+    names = PAGED_LIBRARIES[1:] if operator == PAGED else ("workers", "uncut")
+    others = [getattr(owner, name) for name in names]
     named = {*owner.library.sources, *(name for other in others for name in other.sources)}
     assert named == {path for path in sources if path.endswith((".cu", ".cuh"))}
 

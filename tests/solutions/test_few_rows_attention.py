@@ -23,7 +23,7 @@ NAME = "unified_attention"
 MOST_ERROR = 0.0026  # norm of FlashAttention 3's error over the result's, on its worst shape
 
 
-def sizes(sequences, tokens, queries, most, heads, kv_heads, blocks=None):
+def sizes(sequences, tokens, queries, most, heads, kv_heads, blocks=None, head_dim=128):
     """Axes of a batch: `queries` the longest query, `most` the longest sequence; blocks: of all, or as many as fit."""
     width = -(-most // 16)
     return {
@@ -34,10 +34,10 @@ def sizes(sequences, tokens, queries, most, heads, kv_heads, blocks=None):
         "max_blocks_per_seq": width + 1,
         "num_query_heads": heads,
         "num_kv_heads": kv_heads,
-        "head_dim": 128,
+        "head_dim": head_dim,
         "max_query_len": queries,
         "max_seq_len": most,
-        "sm_scale": 128**-0.5,
+        "sm_scale": head_dim**-0.5,
     }
 
 
@@ -61,6 +61,31 @@ CASES = [
     (sizes(2, 4, 2, 150, 12, 3), 7),
     (sizes(25, 40, 2, 130, 16, 2, blocks=60), 7),
     (sizes(3, 3, 1, 130, 16, 16, blocks=16), 3),
+]
+
+
+# Of decode_wide.cu: pairs of warps, one of them without a row where a sequence has one token; 8 rows; every head size,
+# exact and padded.
+PAIRS = sizes(5, 7, 2, 300, 14, 2, blocks=60, head_dim=256)
+PADDED_PAIRS = sizes(4, 11, 4, 150, 8, 2, blocks=36, head_dim=200)
+MANY_PARTS_OF_PAIRS = sizes(1, 1, 1, 1150, 36, 4, head_dim=256)
+WIDE_CASES = [
+    (PAIRS, 3),
+    (PAIRS, 24),
+    (PADDED_PAIRS, 7),
+    (MANY_PARTS_OF_PAIRS, 72),
+    (sizes(3, 8, 3, 33, 5, 1, head_dim=248), 3),
+    (sizes(25, 40, 2, 70, 16, 2, blocks=60, head_dim=192), 7),
+    (sizes(3, 6, 3, 170, 10, 2, blocks=30, head_dim=136), 5),
+    (sizes(3, 6, 3, 170, 4, 2, blocks=30, head_dim=256), 5),
+    (sizes(3, 6, 3, 90, 2, 1, blocks=17, head_dim=216), 5),
+    (sizes(3, 6, 3, 170, 4, 2, blocks=30, head_dim=160), 5),
+    (sizes(4, 9, 4, 200, 16, 4, blocks=40, head_dim=64), 7),
+    (sizes(4, 9, 4, 200, 4, 4, blocks=40, head_dim=64), 7),
+    (sizes(3, 6, 3, 170, 10, 2, blocks=30, head_dim=96), 5),
+    (sizes(3, 6, 3, 170, 4, 2, blocks=30, head_dim=80), 5),
+    (sizes(3, 6, 3, 170, 10, 2, blocks=30, head_dim=112), 5),
+    (sizes(3, 6, 3, 170, 4, 2, blocks=30, head_dim=104), 5),
 ]
 
 
@@ -92,22 +117,31 @@ def module(*edits):
 def on_cpu(*edits):
     """The module with its kernel compiled by g++ and the CPU's decode_mma.cuh."""
     solution = module(("import importlib\nimport os\n", "import importlib  # on the CPU\nimport os\n"), *edits)
-    with tempfile.TemporaryDirectory() as folder:  # without the solution's decode_mma.cuh
-        names = ("decode.cu", "decode_launch.cuh", "decode_attention.cuh", "lanes.cuh", "once_a_device.cuh")
-        source, *headers = (Path(shutil.copy(solution.decode_library.folder / name, folder)) for name in names)
-        how = FAST if edits else ("-O1",)
-        made = shared_library(source, *how, header="decode_mma.cuh", beside=headers)
-        function = solution.decode_library.load(made)
-
-    def call(device, *arguments):
-        addresses = [value.data_ptr() if isinstance(value, torch.Tensor) else value for value in arguments]
-        assert function(*addresses, None) == 0, "cudaErrorInvalidValue"
-
-    solution.decode_library, solution.workspace = call, Workspace()
+    how = FAST if edits else ("-O1",)
+    solution.decode_library = function_on_cpu(solution.decode_library, how)
+    solution.wide_library = function_on_cpu(solution.wide_library, how)
+    solution.workspace = Workspace()
     solution.MOST_SHORT = {}
     solution.spreads_pages = lambda *sizes: True
     solution.is_decode = lambda *sizes: False
     return solution
+
+
+def function_on_cpu(library, how):
+    """A CudaLibrary's function for CPU tensors, compiled when it is first called."""
+
+    @functools.cache
+    def function():
+        with tempfile.TemporaryDirectory() as folder:  # without those of its files that the CPU has its own of
+            names = [name for name in library.sources if name not in ("decode_mma.cuh", "ptx.cuh", "tma.cuh")]
+            source, *headers = (Path(shutil.copy(library.folder / name, folder)) for name in names)
+            return library.load(shared_library(source, *how, header="decode_mma.cuh", beside=headers))
+
+    def call(device, *arguments):
+        addresses = [value.data_ptr() if isinstance(value, torch.Tensor) else value for value in arguments]
+        assert function()(*addresses, None) == 0, "cudaErrorInvalidValue"
+
+    return call
 
 
 def passes(solution, changes, device="cpu"):
@@ -129,17 +163,19 @@ def spoil(inputs):
         inputs["key_cache"][block, used:], inputs["value_cache"][block, used:] = 30, float("nan")
 
 
-def divisors(kv_heads):
-    return [together for together in (1, 2, 4, 8) if kv_heads % together == 0]
+def divisors(changes):
+    """Numbers of key heads that a multiprocessor may read."""
+    counts = (1, 2, 4, 8) if changes["head_dim"] <= 128 else (1, 2, 4)
+    return [together for together in counts if changes["num_kv_heads"] % together == 0]
 
 
 @pytest.mark.parametrize("order", ["", "reversed"])
 def test_odd_sizes(order, monkeypatch):
     monkeypatch.setenv("EMULATED_ORDER", order)
     solution = on_cpu()
-    for changes, processors in CASES[1:6:3] if order else CASES:
+    for changes, processors in [*CASES[1:6:3], *WIDE_CASES[:5]] if order else [*CASES, *WIDE_CASES]:
         monkeypatch.setattr(solution.planning, "processors", lambda device, processors=processors: processors)
-        for together in divisors(changes["num_kv_heads"])[::-3]:
+        for together in divisors(changes)[::-3]:
             monkeypatch.setattr(solution, "key_heads_together", lambda *sizes, together=together: together)
             assert passes(solution, changes), (changes, processors, together)
             assert not solution.workspace.counters.any(), (changes, processors, together)
@@ -178,6 +214,30 @@ def test_mutants_fail(monkeypatch):
         assert right == (edit is None), edit
 
 
+# In addition to those above, of what pairs of warps share.
+MUTANTS_OF_PAIRS = [
+    ("else named_barrier_sync(FIRST_TEAM + team, 32 * TEAM);", ""),
+    ("half * (PAGE / TEAM) + i", "i"),
+    ("8 * OWN * half < rows;", "half == 0;"),
+    ("const int row = 8 * (OWN * half + n) + quad", "const int row = 8 * n + quad"),
+    ("(8 * (OWN * half + n) + 2 * corner + h) / given.group", "(8 * n + 2 * corner + h) / given.group"),
+    ("tile_ahead += TEAMS / given.together;", "tile_ahead += WARPS / given.together;"),
+]
+PAIRS_ON = [(PAIRS, 24, 2), (PADDED_PAIRS, 7, 1)]
+
+
+@recalled_for(f"derby_{NAME}_sm90")
+def test_mutants_of_pairs_fail(monkeypatch):
+    for edit in [None, *share_of(MUTANTS_OF_PAIRS)]:
+        solution = on_cpu(*([edit] if edit else []))
+        solution.workspace, right = Workspace(), True
+        for changes, processors, together in PAIRS_ON:
+            monkeypatch.setattr(solution.planning, "processors", lambda device, processors=processors: processors)
+            monkeypatch.setattr(solution, "key_heads_together", lambda *sizes, together=together: together)
+            right = right and passes(solution, changes)
+        assert right == (edit is None), edit
+
+
 @pytest.mark.parametrize(
     "sequences, longest, kv_heads, rows, together",
     [
@@ -208,10 +268,35 @@ def test_which_calls_it_takes(sequences, longest, kv_heads, rows, together):
         assert solution.key_heads_together(sequences, longest, kv_heads, 132) == together
 
 
-def test_it_compiles():
+@pytest.mark.parametrize(
+    "sequences, longest, kv_heads, rows, head_dim, takes",
+    [  # keys count by their bytes; pairs of warps are never too slow for many rows
+        (54, 4096, 2, 14, 256, True),
+        (54, 1500, 2, 14, 256, False),
+        (54, 4096, 2, 14, 64, False),
+        (54, 8192, 2, 14, 64, False),
+        (54, 8192, 2, 8, 64, True),
+        (4, 32768, 1, 16, 256, True),
+        (4, 32768, 1, 16, 96, False),
+        (1, 1024, 8, 16, 256, False),
+    ],
+)
+def test_which_drafts_of_other_heads_it_takes(sequences, longest, kv_heads, rows, head_dim, takes):
+    assert module().spreads_pages(sequences, longest, kv_heads, rows, True, head_dim) == takes
+
+
+def test_sizes_of_heads():
     solution = module()
-    kernels = nvcc.kernels_of(nvcc_of(solution), solution.decode_library.folder / "decode.cu")
-    assert [kernel.spilled for kernel in kernels if "derby_decode_attention" in kernel.name] == [0, 0]
+    sizes = {64: 64, 72: 96, 96: 96, 104: 128, 128: 128, 136: 192, 192: 192, 200: 256, 256: 256, 56: None}
+    assert {head_dim: solution.few_rows_size(head_dim) for head_dim in sizes} == sizes
+
+
+@pytest.mark.parametrize("library, count", [("decode_library", 2), ("wide_library", 12)])
+def test_it_compiles(library, count):
+    solution = module()
+    library = getattr(solution, library)
+    kernels = nvcc.kernels_of(nvcc_of(solution), library.folder / library.source)
+    assert [kernel.spilled for kernel in kernels if "derby_decode_attention" in kernel.name] == [0] * count
 
 
 # On a GPU -------------------------------------------------------------------------------------------------------------
@@ -222,14 +307,17 @@ def test_on_a_gpu(monkeypatch):
     monkeypatch.setattr(module(), "MOST_SHORT", {})
     monkeypatch.setattr(module(), "spreads_pages", lambda *sizes: True)
     for changes in [
-        *(changes for changes, _ in CASES),
+        *(changes for changes, _ in CASES + WIDE_CASES),
         sizes(64, 170, 4, 8192, 32, 8, blocks=17000),
         sizes(1, 1, 1, 131072, 32, 8),
         sizes(1, 1, 1, 131072, 16, 1),
         sizes(8, 8, 1, 32768, 64, 8, blocks=16000),
         sizes(300, 300, 1, 2000, 16, 1, blocks=9000),
+        sizes(64, 120, 2, 8192, 14, 2, blocks=17000, head_dim=256),
+        sizes(1, 2, 2, 65536, 8, 1, head_dim=256),
+        sizes(300, 450, 3, 1000, 5, 1, blocks=9000, head_dim=224),
     ]:
-        for together in divisors(changes["num_kv_heads"]):
+        for together in divisors(changes):
             monkeypatch.setattr(module(), "key_heads_together", lambda *sizes, together=together: together)
             assert passes(module(), changes, "cuda"), (changes, together)
 
@@ -261,7 +349,7 @@ sys.path[:0] = {folders!r}
 import test_few_rows_attention as tests
 solution = tests.module()
 solution.MOST_SHORT, solution.spreads_pages = {{}}, lambda *sizes: True
-for changes in (tests.MANY_PARTS, tests.TWO, tests.SEVERAL, tests.LAST_TOKEN):
+for changes in (tests.MANY_PARTS, tests.TWO, tests.SEVERAL, tests.LAST_TOKEN, tests.PAIRS, tests.PADDED_PAIRS):
     assert tests.passes(solution, changes, "cuda"), changes
 """
 

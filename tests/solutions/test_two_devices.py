@@ -47,6 +47,19 @@ CALLS = {
             "max_seq_len": 16384,
         },
     ),
+    "derby_decode_wide": (
+        "unified_attention",
+        {
+            "head_dim": 256,
+            "num_tokens": 8,
+            "num_seqs": 4,
+            "len_cu_seqlens": 5,
+            "num_blocks": 64,
+            "max_blocks_per_seq": 512,
+            "max_query_len": 2,
+            "max_seq_len": 8192,
+        },
+    ),
     "derby_paged_attention_decode_sm90": (
         "paged_attention_decode",
         {"num_seqs": 1, "num_blocks": 300, "max_blocks_per_seq": 300, "max_context_len": 4800},

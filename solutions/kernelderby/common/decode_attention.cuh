@@ -9,7 +9,9 @@
 // part in memory, and the last one to finish adds all parts in their order. If there are more than 64 parts, the last
 // of each 16 neighbours adds theirs, and the last of all adds these sums. The result is deterministic.
 // A file that defines DECODE_ONE_QUERY before it includes this has one query token a sequence: no first_rows, and zeros
-// for a sequence without a token.
+// for a sequence without a token. One that defines DECODE_WIDE may have both, and none of first_rows means this; its
+// heads of more than 128 values with more than 8 rows go to pairs of warps: each warp of a pair loads half of a page and
+// has 8 of the rows, so that queries and sums fit its registers.
 // Heads that are smaller than the kernel's (not EXACT) have zeros in shared memory behind them, which no one reads from
 // memory.
 // Constraints: sm_90a; head_dim a multiple of 8 up to 256; query tokens of a sequence times query heads of a group at most 16; pages
@@ -29,18 +31,24 @@ constexpr bool ONE_QUERY = true;
 #else
 constexpr bool ONE_QUERY = false;
 #endif
+#ifdef DECODE_WIDE
+constexpr bool WIDE = true;
+#else
+constexpr bool WIDE = false;
+#endif
 // Up to MOST_PARTS parts are added by one CTA; of more, first those of NEIGHBOURS neighbours by a CTA each.
 constexpr int MOST_PARTS = 64, NEIGHBOURS = 16;
+constexpr int FIRST_TEAM = 1;  // named barriers: one of each team, behind that of __syncthreads
 
 struct Arguments {
     // bfloat16 [num_tokens, kv_heads * group, head_dim], the caches [num_blocks, 16, kv_heads, head_dim]
     const __nv_bfloat16 *query, *key_cache, *value_cache;
-    const int *first_rows, *lengths, *table;  // [sequences + 1], [sequences], [sequences, table_width]
+    const int *first_rows, *lengths, *table;  // [sequences + 1] or none, [sequences], [sequences, table_width]
     __nv_bfloat16* output;                    // like query
     int* counters;                            // [3 CTAs]: zeros, and left as zeros
     float* partials;                          // [2 CTAs, together, ROWS, D + 4]
     int sequences, table_width, kv_heads, group;
-    int together;  // key heads of a CTA: divides kv_heads and WARPS
+    int together;  // key heads of a CTA: divides kv_heads and TEAMS
     float scale;   // of scores, for powers of two
 };
 
@@ -55,6 +63,8 @@ using Given = std::conditional_t<EXACT, Arguments, AnyHead>;
 template <int D, int NT, int WARPS_, int PLACES_, bool EXACT>
 struct Decode {
     static constexpr int ROWS = 8 * NT, WARPS = WARPS_, THREADS = WARPS * 32, FOURS = D / 4, PLACES = PLACES_;
+    // Warps that share a page, how many such teams, and a warp's groups of 8 rows.
+    static constexpr int TEAM = WIDE && NT == 2 && D > 128 ? 2 : 1, TEAMS = WARPS / TEAM, OWN = NT / TEAM;
     static constexpr int VECTORS = D / 8;  // of 16 bytes, in a token
     // Dimensions lie as 2 x 8 x 4 in each 64, and as 2 x 4 x 4 in 32 that are left.
     static constexpr int BLOCKS = (D + 63) / 64, TAIL = VECTORS - 8 * (BLOCKS - 1);
@@ -66,9 +76,9 @@ struct Decode {
     // outputs: the four dimensions from 64 j + 8 quad + 4 half on lie at place 16 j + 8 half + quad (4 half where 32 are
     // left). The additional place of a row keeps the warps' stores off each other's banks.
     struct Shared {
-        uint4 keys[WARPS][PLACES][PAGE * VECTORS], values[WARPS][PLACES][PAGE * VALUE_ROW];
-        float4 outputs[WARPS][ROWS][FOURS + 1];
-        float2 statistics[WARPS][ROWS];  // greatest score, sum of weights
+        uint4 keys[TEAMS][PLACES][PAGE * VECTORS], values[TEAMS][PLACES][PAGE * VALUE_ROW];
+        float4 outputs[TEAMS][ROWS][FOURS + 1];
+        float2 statistics[TEAMS][ROWS];  // greatest score, sum of weights
         int sums[WARPS], sequence, before, last;
     };
 
@@ -85,12 +95,20 @@ struct Decode {
 
     const Given<EXACT>& given;
     Shared& shared;
-    int lane, warp, quad, corner, chunk;
+    int lane, warp, team, half, quad, corner, chunk;  // half: of the team's pages and rows
     bool even = false;
 
     __device__ __forceinline__ Decode(const Given<EXACT>& a, Shared& s) : given(a), shared(s) {
         lane = threadIdx.x % 32, warp = threadIdx.x / 32, quad = lane / 4, corner = lane % 4;
+        team = warp / TEAM, half = warp % TEAM;
     }
+
+    __device__ __forceinline__ void sync_team() {
+        if constexpr (TEAM == 1) __syncwarp();
+        else named_barrier_sync(FIRST_TEAM + team, 32 * TEAM);
+    }
+
+    __device__ __forceinline__ bool one_query() { return ONE_QUERY || (WIDE && given.first_rows == nullptr); }
 
     __device__ __forceinline__ int head_dim() {
         if constexpr (EXACT) return D;
@@ -99,7 +117,7 @@ struct Decode {
     __device__ __forceinline__ bool inside(int dim) { return EXACT || dim < head_dim(); }
 
     __device__ __forceinline__ int pages_of(int sequence) {
-        if (ONE_QUERY) return max((__ldg(given.lengths + sequence) + PAGE - 1) / PAGE, 1);
+        if (one_query()) return max((__ldg(given.lengths + sequence) + PAGE - 1) / PAGE, 1);
         const bool asked = __ldg(given.first_rows + sequence + 1) > __ldg(given.first_rows + sequence);
         return asked ? (__ldg(given.lengths + sequence) + PAGE - 1) / PAGE : 0;
     }
@@ -130,7 +148,7 @@ struct Decode {
         int own = 0, upto, all;
         for (int sequence = from; sequence < to; ++sequence) own += pages_of(sequence);
         sum_up(own, upto, all);
-        const int ctas = gridDim.x, least = 2 * (WARPS / given.together), groups = given.sequences * head_groups;
+        const int ctas = gridDim.x, least = 2 * (TEAMS / given.together), groups = given.sequences * head_groups;
         const int equal = max((all * head_groups + ctas - 1) / ctas, least);
         chunk = equal;
         if (groups > 1 && groups <= min(ctas, THREADS)) {
@@ -165,11 +183,11 @@ struct Decode {
     __device__ __forceinline__ bool next(Walk& walk, Piece& piece) {
         while (walk.at < walk.end) {
             piece.sequence = walk.sequence;
-            piece.first_row = ONE_QUERY ? walk.sequence : __ldg(given.first_rows + walk.sequence);
-            piece.queries = ONE_QUERY ? 1 : __ldg(given.first_rows + walk.sequence + 1) - piece.first_row;
+            piece.first_row = one_query() ? walk.sequence : __ldg(given.first_rows + walk.sequence);
+            piece.queries = one_query() ? 1 : __ldg(given.first_rows + walk.sequence + 1) - piece.first_row;
             piece.length = __ldg(given.lengths + walk.sequence);
             piece.pages = piece.queries > 0 ? (piece.length + PAGE - 1) / PAGE : 0;
-            if (ONE_QUERY) piece.pages = max(piece.pages, 1);
+            if (one_query()) piece.pages = max(piece.pages, 1);
             const int each = laid(piece.pages), pages = each * (given.kv_heads / given.together);
             if (walk.at < walk.before + pages) {
                 const int group = (walk.at - walk.before) / each;
@@ -186,12 +204,12 @@ struct Decode {
         return false;
     }
 
-    // The piece whose pages are being loaded, and the warp's next page of it.
+    // The piece whose pages are being loaded, and the team's next page of it.
     Walk coming;
     Piece ahead;
     int tile_ahead, upcoming = -1;  // upcoming: the page after that, where it is known
 
-    // Asks for the warp's next page, if there is one.
+    // Asks for the team's next page (the warp's half of it), if there is one.
     __device__ __forceinline__ void fetch_next(int place) {
         while (tile_ahead >= ahead.first + ahead.count) {
             if (!next(coming, ahead)) {
@@ -199,31 +217,31 @@ struct Decode {
                 cp_async_commit_group();
                 return;
             }
-            tile_ahead = ahead.first + warp / given.together;
+            tile_ahead = ahead.first + team / given.together;
         }
         const int* entry = given.table + static_cast<long long>(ahead.sequence) * given.table_width + tile_ahead;
         const int page = upcoming >= 0 ? upcoming : __ldg(entry);
-        const int head = ahead.heads + warp % given.together, left = ahead.length - tile_ahead * PAGE;
+        const int head = ahead.heads + team % given.together, left = ahead.length - tile_ahead * PAGE;
         constexpr int ROUND = VECTORS / (VECTORS & -VECTORS);  // loads until a lane has the same vector again
         const int own = lane % VECTORS;                        // that of all its loads, if ROUND is 1
         const long long first = (static_cast<long long>(page) * PAGE * given.kv_heads + head) * head_dim() +
                                 (ROUND == 1 && inside(own * 8) ? own * 8 : 0);
 #pragma unroll
-        for (int i = 0; i < PAGE * VECTORS / 32; ++i) {
+        for (int i = 0; i < PAGE * VECTORS / 32 / TEAM; ++i) {
             const int index = i % ROUND * 32 + lane, vector = ROUND == 1 ? own : index % VECTORS;
-            const int token = i / ROUND * (32 * ROUND / VECTORS) + index / VECTORS;
+            const int token = half * (PAGE / TEAM) + i / ROUND * (32 * ROUND / VECTORS) + index / VECTORS;
             const bool is_inside = inside(vector * 8);
             const long long from = ROUND == 1 || !is_inside ? first : first + vector * 8;
             const long long offset = from + token * given.kv_heads * head_dim();
             const int bytes = token < left && is_inside ? 16 : 0;
-            cp_async16(shared_address(&shared.keys[warp][place][key_at(token, vector)]), given.key_cache + offset,
+            cp_async16(shared_address(&shared.keys[team][place][key_at(token, vector)]), given.key_cache + offset,
                        bytes);
-            cp_async16(shared_address(&shared.values[warp][place][value_at(token, vector)]), given.value_cache + offset,
+            cp_async16(shared_address(&shared.values[team][place][value_at(token, vector)]), given.value_cache + offset,
                        bytes);
         }
         cp_async_commit_group();
-        tile_ahead += WARPS / given.together;
-        upcoming = tile_ahead < ahead.first + ahead.count ? __ldg(entry + WARPS / given.together) : -1;
+        tile_ahead += TEAMS / given.together;
+        upcoming = tile_ahead < ahead.first + ahead.count ? __ldg(entry + TEAMS / given.together) : -1;
     }
     // Where 16 bytes of a token lie: eight lanes that read at once find them in different banks.
     __device__ __forceinline__ int key_at(int token, int vector) {
@@ -253,19 +271,20 @@ struct Decode {
     }
 
     // Of a warp. sums[n][4 j + i]: dimensions 64 j + 8 quad + 2 i (x, y) and the next (z, w), rows 8 n + 2 corner (x,
-    // z) and the next (y, w). most and sum have the same rows; sum must still be added up over the lanes of a corner.
+    // z) and the next (y, w), behind the first `half` groups of rows. most and sum have the same rows; sum must still be added up over the lanes of a corner.
     // hidden: tokens at the sequence's end that the row does not see.
-    float4 sums[NT][4 * BLOCKS];
-    float most[NT][2], sum[NT][2];
-    int hidden[NT][2];
+    float4 sums[OWN][4 * BLOCKS];
+    float most[OWN][2], sum[OWN][2];
+    int hidden[OWN][2];
 
-    // Attends to the warp's pages of the piece, from `place` on, and leaves outputs and statistics in shared memory.
+    // Attends to the team's pages of the piece, from `place` on, and leaves outputs and statistics in shared memory.
     __device__ __forceinline__ void attend(const Piece& piece, int& place) {
-        const int head = piece.heads + warp % given.together, rows = piece.queries * given.group;
-        uint4 query[NT][D / 32];
+        const int head = piece.heads + team % given.together, rows = piece.queries * given.group;
+        const bool has_rows = TEAM == 1 || 8 * OWN * half < rows;
+        uint4 query[OWN][D / 32];
 #pragma unroll
-        for (int n = 0; n < NT; n++) {
-            const int row = 8 * n + quad, token = row / given.group;
+        for (int n = 0; n < OWN; n++) {
+            const int row = 8 * (OWN * half + n) + quad, token = row / given.group;
             const __nv_bfloat16* from =
                 given.query + (static_cast<long long>(piece.first_row + token) * given.kv_heads * given.group +
                                head * given.group + row - token * given.group) * head_dim() + 8 * corner;
@@ -276,32 +295,34 @@ struct Decode {
             }
 #pragma unroll
             for (int h = 0; h < 2; h++) {
-                hidden[n][h] = max(piece.queries - 1 - (8 * n + 2 * corner + h) / given.group, 0);
+                hidden[n][h] = max(piece.queries - 1 - (8 * (OWN * half + n) + 2 * corner + h) / given.group, 0);
                 most[n][h] = -INFINITY, sum[n][h] = 0;
             }
 #pragma unroll
             for (int i = 0; i < 4 * BLOCKS; i++) sums[n][i] = {0, 0, 0, 0};
         }
 #pragma unroll 1
-        for (int tile = piece.first + warp / given.together; tile < piece.first + piece.count;
-             tile += WARPS / given.together) {
+        for (int tile = piece.first + team / given.together; tile < piece.first + piece.count;
+             tile += TEAMS / given.together) {
             cp_async_wait_group<PLACES - 1>();
-            __syncwarp();
-            float4 scores[NT][2];
+            sync_team();
+            if (has_rows) {
+                float4 scores[OWN][2];
 #pragma unroll
-            for (int n = 0; n < NT; n++) scores[n][0] = scores[n][1] = {0, 0, 0, 0};
-            const uint4 *keys = shared.keys[warp][place], *values = shared.values[warp][place];
+                for (int n = 0; n < OWN; n++) scores[n][0] = scores[n][1] = {0, 0, 0, 0};
+                const uint4 *keys = shared.keys[team][place], *values = shared.values[team][place];
 #pragma unroll
-            for (int j = 0; j < D / 32; j++) {
-                const uint4 a = keys[key_at(quad, corner + 4 * j)], b = keys[key_at(quad + 8, corner + 4 * j)];
+                for (int j = 0; j < D / 32; j++) {
+                    const uint4 a = keys[key_at(quad, corner + 4 * j)], b = keys[key_at(quad + 8, corner + 4 * j)];
 #pragma unroll
-                for (int n = 0; n < NT; n++) {
-                    multiply(scores[n][0], a.x, b.x, a.y, b.y, query[n][j].x, query[n][j].y);
-                    multiply(scores[n][1], a.z, b.z, a.w, b.w, query[n][j].z, query[n][j].w);
+                    for (int n = 0; n < OWN; n++) {
+                        multiply(scores[n][0], a.x, b.x, a.y, b.y, query[n][j].x, query[n][j].y);
+                        multiply(scores[n][1], a.z, b.z, a.w, b.w, query[n][j].z, query[n][j].w);
+                    }
                 }
+                weigh(scores, values, piece.length - tile * PAGE);
             }
-            weigh(scores, values, piece.length - tile * PAGE);
-            __syncwarp();  // all lanes have read the page
+            sync_team();  // all lanes have read the page
             fetch_next(place);
             place = place + 1 < PLACES ? place + 1 : 0;
         }
@@ -309,10 +330,10 @@ struct Decode {
     }
 
     // left: tokens of this page and those behind it.
-    __device__ __forceinline__ void weigh(float4 (&scores)[NT][2], const uint4* values, int left) {
-        uint32_t weights[NT][2];
+    __device__ __forceinline__ void weigh(float4 (&scores)[OWN][2], const uint4* values, int left) {
+        uint32_t weights[OWN][2];
 #pragma unroll
-        for (int n = 0; n < NT; n++) {
+        for (int n = 0; n < OWN; n++) {
             float s[2][2];  // token quad or quad + 8, row 2 corner or the next
             s[0][0] = scores[n][0].x + scores[n][1].x, s[0][1] = scores[n][0].y + scores[n][1].y;
             s[1][0] = scores[n][0].z + scores[n][1].z, s[1][1] = scores[n][0].w + scores[n][1].w;
@@ -352,7 +373,7 @@ struct Decode {
                 const uint32_t a2 = __byte_perm(rows[2][i], rows[3][i], 0x5410);
                 const uint32_t a3 = __byte_perm(rows[2][i], rows[3][i], 0x7632);
 #pragma unroll
-                for (int n = 0; n < NT; n++)
+                for (int n = 0; n < OWN; n++)
                     multiply(sums[n][4 * j + i], a0, a1, a2, a3, weights[n][0], weights[n][1]);
             }
         }
@@ -360,19 +381,19 @@ struct Decode {
 
     __device__ __forceinline__ void leave(int rows) {
 #pragma unroll
-        for (int n = 0; n < NT; n++) {
+        for (int n = 0; n < OWN; n++) {
 #pragma unroll
             for (int h = 0; h < 2; h++) {
-                const int row = 8 * n + 2 * corner + h;
+                const int row = 8 * (OWN * half + n) + 2 * corner + h;
                 const float2 both = {most[n][h], sum_of_rows(sum[n][h])};
                 if (row >= rows) continue;
-                if (quad == 0) shared.statistics[warp][row] = both;
+                if (quad == 0) shared.statistics[team][row] = both;
 #pragma unroll
                 for (int i = 0; i < 2 * BLOCKS; i++) {
                     const float4 &s = sums[n][2 * i], &t = sums[n][2 * i + 1];
                     const int width = width_of(i / 2);
                     if (width == 8 || quad < width)
-                        shared.outputs[warp][row][i / 2 * 16 + i % 2 * width + quad] =
+                        shared.outputs[team][row][i / 2 * 16 + i % 2 * width + quad] =
                             h ? make_float4(s.y, s.w, t.y, t.w) : make_float4(s.x, s.z, t.x, t.z);
                 }
             }
@@ -382,7 +403,7 @@ struct Decode {
     __device__ __forceinline__ void write(const Piece& piece, int head, int row, int at, float4 all, float sum) {
         const int token = row / given.group, heads = given.kv_heads * given.group;
         const int query_head = (piece.heads + head) * given.group + row - token * given.group;
-        const float factor = !ONE_QUERY || sum > 0 ? __fdividef(1, sum) : 0;
+        const float factor = !one_query() || sum > 0 ? __fdividef(1, sum) : 0;
         const uint2 words = {pack_bf16(all.x * factor, all.y * factor), pack_bf16(all.z * factor, all.w * factor)};
         __nv_bfloat16* to =
             given.output + (static_cast<long long>(piece.first_row + token) * heads + query_head) * head_dim();
@@ -430,7 +451,7 @@ struct Decode {
         return shared.last;
     }
 
-    // Adds the warps' parts of a piece, then the parts of several CTAs.
+    // Adds the teams' parts of a piece, then the parts of several CTAs.
     __device__ __forceinline__ void put_together(const Piece& piece) {
         __syncthreads();
         const bool whole = piece.count == piece.pages;
@@ -442,9 +463,9 @@ struct Decode {
             float2 both = {-INFINITY, 0};
             float4 all = {0, 0, 0, 0};
 #pragma unroll 4
-            for (int w = head; w < WARPS; w += given.together) both.x = fmaxf(both.x, shared.statistics[w][row].x);
+            for (int w = head; w < TEAMS; w += given.together) both.x = fmaxf(both.x, shared.statistics[w][row].x);
 #pragma unroll 4
-            for (int w = head; w < WARPS; w += given.together) {
+            for (int w = head; w < TEAMS; w += given.together) {
                 const float2 its = shared.statistics[w][row];
                 const float4 four = shared.outputs[w][row][at];
                 const float factor = share(its.x, both.x);
@@ -552,7 +573,7 @@ struct Decode {
         }
     }
 
-    static constexpr int ODD = WARPS * ROWS + 1;  // keeps a row's factors off each other's banks
+    static constexpr int ODD = TEAMS * ROWS + 1;  // keeps a row's factors off each other's banks
 
     // Every part's factor, and the sum of weights over all parts: each warp takes a row, each lane every 32nd part.
     template <typename Slot>

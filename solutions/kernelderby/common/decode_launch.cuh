@@ -6,7 +6,7 @@
 namespace derby_decode {
 namespace {
 
-// PLACES: pages ahead of each warp. EXACT: head_dim is D.
+// PLACES: pages ahead of each warp, or team of warps. EXACT: head_dim is D.
 template <int D, int NT, int WARPS, int PLACES, bool EXACT = true>
 int launch(Given<EXACT> given, int processors, cudaStream_t stream) {
     using Kernel = Decode<D, NT, WARPS, PLACES, EXACT>;
@@ -18,7 +18,7 @@ int launch(Given<EXACT> given, int processors, cudaStream_t stream) {
                                     sizeof(typename Kernel::Shared));
     });
     if (error != cudaSuccess) return error;
-    if (given.kv_heads % given.together != 0 || WARPS % given.together != 0) return cudaErrorInvalidValue;
+    if (given.kv_heads % given.together != 0 || Kernel::TEAMS % given.together != 0) return cudaErrorInvalidValue;
     cudaLaunchConfig_t config = {};
     config.gridDim = dim3(processors);
     config.blockDim = dim3(Kernel::THREADS);

@@ -1,5 +1,5 @@
-"""Decode attention over a paged cache, the host's side of paged_decode.cu, paged_decode_long.cu and
-paged_decode_other.cu: one launch.
+"""Decode attention over a paged cache, the host's side of paged_decode.cu, paged_decode_long.cu,
+paged_decode_other.cu and decode_wide.cu: one launch.
 
 Each context gets a block or a cluster of blocks, or each multiprocessor gets an equal stretch of all pages; estimated
 times decide. A context includes the query's own token. Any head_dim is taken; above 256, and at sizes that 8 does not
@@ -23,6 +23,8 @@ long_library = cuda_library.CudaLibrary(__file__, "derby_paged_attention_long", 
                                         [POINTER] * 8 + [INT] * 5 + [FLOAT] + [INT] * 2)
 other_library = cuda_library.CudaLibrary(__file__, "derby_paged_attention_other", "paged_decode_other.cu",
                                          [POINTER] * 8 + [INT] * 5 + [FLOAT] + [INT] * 2)
+wide_library = cuda_library.CudaLibrary(__file__, "derby_decode_wide", "decode_wide.cu",
+                                        [POINTER] * 9 + [INT] * 6 + [FLOAT] + [INT] * 2)
 workspace = workspaces.Workspace(torch.float32)
 # Of paged_decode.cu; bytes of an address and of 8 values; multiprocessors of an H200.
 PAGE, MOST_DIM, MOST_WARPS, VECTOR, SMS = 16, 256, 8, 16, 132
@@ -30,6 +32,7 @@ PAGE, MOST_DIM, MOST_WARPS, VECTOR, SMS = 16, 256, 8, 16, 132
 # heads a key head.
 LONG, LONG_HEADS = {64: (64, 8), 96: (72, 8), 128: (104, 8), 192: (136, 4), 256: (256, 4)}, 16
 FIRST = {64: 16, 128: 16, 256: 8}
+WIDE, FEW = 200, 8  # decode_wide.cu has one query token a sequence: least head_dim, and with more heads a key head
 PAGE_DIMS = 64, 128, 256  # of heads, in one_page.cuh
 SHORT_BATCH = 1 << 18  # keys of all heads of a single sequence that is read a head at a time
 
@@ -71,6 +74,8 @@ def long_kernel(head_dim, group):
     """Of LONG, the kernel for these heads, or None."""
     if group > LONG_HEADS:
         return None
+    if group > FEW and WIDE <= head_dim <= MOST_DIM:
+        return MOST_DIM
     return next((size for size, (least, _) in LONG.items() if least <= head_dim <= size), None)
 
 
@@ -178,6 +183,10 @@ def run_with(config, query, key_cache, value_cache, block_table, context_lens, m
         rows, size = 8 if heads <= 8 * kv_heads else 16, long_kernel(head_dim, heads // kv_heads)
         floats = 2 * ctas * together * rows * (size + 4)
         counters, parts = workspace(query.device, 3 * ctas, floats).tensors
+        if rows > FEW and head_dim >= WIDE:
+            wide_library(query.device, query, key_cache, value_cache, None, context_lens, block_table, output, counters,
+                         parts, sequences, block_table.shape[1], heads, kv_heads, head_dim, 1, sm_scale, together, ctas)
+            return
         stretches = long_library if heads // kv_heads <= FIRST.get(head_dim, 0) else other_library
         stretches(query.device, query, key_cache, value_cache, block_table, context_lens, output, counters, parts,
                   sequences, heads, kv_heads, head_dim, block_table.shape[1], sm_scale, together, ctas)

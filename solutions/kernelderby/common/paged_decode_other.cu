@@ -1,5 +1,5 @@
-// paged_decode_long.cu for further head sizes, and for more than 8 heads of 256 to a key head. A library of its own: its
-// changes outdate no times of the other one.
+// paged_decode_long.cu for further head sizes, and for more than 8 heads of 256 to a key head (where decode_wide.cu is
+// asked now). A library of its own: its changes outdate no times of the other one.
 #define DECODE_ONE_QUERY
 #include "decode_launch.cuh"
 

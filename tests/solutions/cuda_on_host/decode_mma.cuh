@@ -62,6 +62,14 @@ inline float sum_of_rows(float x) {
 }
 inline float share(float part, float whole) { return part == -INFINITY ? 0.f : exp2_approx(part - whole); }
 
+// Of a block, by its number; whoever is left waiting ends the process, as at any barrier.
+inline std::map<std::pair<emulated::Block*, int>, emulated::Barrier> named_barriers;
+inline void named_barrier_sync(int number, int threads) {
+  emulated::Barrier& barrier = named_barriers[{emulated::current->block, number}];
+  barrier.size = threads;
+  emulated::meet(barrier);
+}
+
 // Addresses in shared memory: the block's rank above 24 bits of offset.
 inline unsigned char* shared_memory() { return static_cast<unsigned char*>(emulated_shared_memory()); }
 inline uint32_t shared_address(const void* place) {

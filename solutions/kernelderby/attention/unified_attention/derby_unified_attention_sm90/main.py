@@ -3,8 +3,8 @@
 long_attention.cuh says how the kernel works: TMA boxes of one 16-token page each, two or three warpgroups of 64 query
 rows that take turns on the tensor cores, weights kept in registers. Query heads of a group share tiles. Where no
 sequence has more than 256 tokens (head_dim 64 and 128; 128 tokens with head_dim 256), short_attention.cuh reads keys
-and values once into shared memory instead; where sequences have few query tokens each and long contexts (head_dim
-128), decode_attention.cuh gives every multiprocessor an equal stretch of the pages. One query token a sequence is
+and values once into shared memory instead; where sequences have few query tokens each and long contexts,
+decode_attention.cuh gives every multiprocessor an equal stretch of the pages. One query token a sequence is
 paged decode (paged_decode.py) in one of its forms. Which kernel a call gets, and how the work is cut, is chosen from
 sizes that the host knows (attention_planning.py); nothing waits for the GPU.
 
@@ -34,11 +34,14 @@ short_library = cuda_library.CudaLibrary(__file__, "derby_short_attention", "sho
 decode_library = cuda_library.CudaLibrary(__file__, "derby_decode_attention", "decode.cu",
                                           [POINTER] * 9 + [INT] * 6 + [FLOAT, INT, INT])
 clusters_library, stretches_library = paged_decode.library, paged_decode.long_library  # named here to be built ahead
-other_library = paged_decode.other_library
+other_library, wide_library = paged_decode.other_library, paged_decode.wide_library
 MOST_SHORT = {64: 256, 128: 256, 256: 128}  # head_dim: tokens of a sequence, as in short_units.cuh
-FEW_ROWS = 16  # query tokens times heads of a group, as in decode.cu, which has head_dim 128 only
-# Where the kernel for few rows is the faster one, seen on an H200. From 16 sequences on: keys of all key heads. With
-# fewer: keys of the longest sequence, and of all key heads.
+FEW_ROWS = 16  # query tokens times heads of a group, as in decode.cu, which has head_dim 128 only, and decode_wide.cu
+# head_dim of decode_wide.cu's kernels -> the least that they take, key heads of a multiprocessor, whether pairs of
+# warps have 9 to 16 rows.
+WIDE = {64: (64, 8, False), 96: (72, 8, False), 128: (104, 8, False), 192: (136, 4, True), 256: (200, 4, True)}
+# Where the kernel for few rows is the faster one, seen on an H200 with head_dim 128; keys of other heads count by their
+# bytes. From 16 sequences on: keys of all key heads. With fewer: keys of the longest sequence, and of all key heads.
 LEAST_SEQUENCES, MANY_KEYS, LEAST_KEYS, LEAST_BATCH = 16, 3 << 17, 2048, 1 << 15
 MOST_HEAD_DIM = 256
 STRETCHES = {"stretches": 1}  # decode_library, for one query token a sequence
@@ -54,16 +57,23 @@ def in_triton(*inputs, output):
         kernels.run_with(kernels.candidates(*inputs)[0], *inputs, output)
 
 
-def spreads_pages(sequences, longest, kv_heads, rows, equal):
+def few_rows_size(head_dim):
+    """Of WIDE, the size of the kernel for such heads, or None."""
+    return next((size for size, (least, *_) in WIDE.items() if least <= head_dim <= size), None)
+
+
+def spreads_pages(sequences, longest, kv_heads, rows, equal, head_dim=128):
     """Whether few query rows are better off with the kernel that gives every multiprocessor an equal stretch of pages.
     equal: every sequence has as many query tokens as the longest query. It starts later: with 16 sequences or more the
     other kernel fills the GPU, so there must be much to read, and more than 8 rows of equal queries are never worth it.
     With fewer sequences there must be enough that parts of a sequence are worth adding. Its products of 9 to 16 rows
-    are slower than the other kernel's, unless that one has too few tiles to fill the GPU."""
+    are slower than the other kernel's, unless that one has too few tiles to fill the GPU, or pairs of warps share
+    them."""
     tiles = sequences * kv_heads
+    keys, is_slow = tiles * longest * head_dim // 128, rows > 8 and not WIDE[few_rows_size(head_dim)][2]
     if sequences >= LEAST_SEQUENCES:
-        return tiles * longest >= MANY_KEYS and not (equal and rows > 8)
-    enough = longest >= LEAST_KEYS and tiles * longest >= LEAST_BATCH and (rows <= 8 or tiles < 4)
+        return keys >= MANY_KEYS and not (equal and is_slow)
+    enough = longest >= LEAST_KEYS and keys >= LEAST_BATCH and (not is_slow or tiles < 4)
     return enough and (sequences <= 8 or longest >= 4 * LEAST_KEYS)
 
 
@@ -116,13 +126,15 @@ def run(query, key_cache, value_cache, cu_seqlens_q, seq_lens, block_table, max_
                       sequences, blocks, block_table.shape[1], heads, kv_heads, head_dim, int(max_query_len),
                       float(sm_scale), processors)
         return
-    if form or (head_dim == 128 and rows <= FEW_ROWS and spreads_pages(
-            sequences, int(max_seq_len), kv_heads, rows, tokens == sequences * int(max_query_len))):
-        together = key_heads_together(sequences, int(max_seq_len), kv_heads, processors)
-        floats = 2 * processors * together * (8 if rows <= 8 else 16) * (head_dim + 4)
-        decode_library(device, query, key_cache, value_cache, cu_seqlens_q, seq_lens, block_table, output,
-                       *workspace(device, Needed(3 * processors, floats)), sequences, block_table.shape[1], heads,
-                       kv_heads, head_dim, int(max_query_len), float(sm_scale), together, processors)
+    size = few_rows_size(head_dim) if rows <= FEW_ROWS else None
+    if form or (size and spreads_pages(sequences, int(max_seq_len), kv_heads, rows,
+                                       tokens == sequences * int(max_query_len), head_dim)):
+        together = key_heads_together(sequences, int(max_seq_len), kv_heads, processors, WIDE[size][1])
+        floats = 2 * processors * together * (8 if rows <= 8 else 16) * (size + 4)
+        few_rows = decode_library if head_dim == 128 else wide_library
+        few_rows(device, query, key_cache, value_cache, cu_seqlens_q, seq_lens, block_table, output,
+                 *workspace(device, Needed(3 * processors, floats)), sequences, block_table.shape[1], heads, kv_heads,
+                 head_dim, int(max_query_len), float(sm_scale), together, processors)
         return
     made = planning.plan(tokens, sequences, int(max_query_len), int(max_seq_len), heads, kv_heads, head_dim, True,
                          processors)
