@@ -1,10 +1,11 @@
-"""Long attention of ragged batches in equal shares (attention_shares.cuh): every CTA's items, and whole calls on the CPU,
-where attention_on_host stands for TMA, mbarriers and wgmma, and mutants fail; it compiles; on a GPU every head size."""
+"""Long attention of ragged batches in equal shares (attention_shares.cuh): every CTA's items, and whole calls on the
+CPU, where attention_on_host stands for TMA, mbarriers and wgmma, and mutants fail; it compiles; on a GPU every size."""
 
 import collections
 import ctypes
 import dataclasses
 import functools
+import os
 import random
 import re
 import shutil
@@ -15,7 +16,7 @@ from pathlib import Path
 import nvcc
 import pytest
 import torch
-from on_host import FAST, nvcc_of, recalled_for, share_of, shared_library
+from on_host import FAST, in_a_fork, nvcc_of, recalled_for, share_of, shared_library
 from rowwise_cases import CATALOG, case_of, inputs_of, outputs_of, reference
 
 from kernelderby.measure.judge.correctness import judge
@@ -78,8 +79,8 @@ def random_lengths(generator):
 
 
 def check_cover(lengths, heads, form, pack, found):
-    """Every block of keys of every tile is one CTA's, chunks are numbered as combine() adds them, and no two chunks have
-    one place in memory."""
+    """Every block of keys of every tile is one CTA's, chunks are numbered as combine() adds them, and no two chunks
+    have one place in memory."""
     tiles, places, tokens = collections.defaultdict(list), set(), form.rows // pack
     for cta, items in enumerate(found):
         for item in items:
@@ -195,15 +196,16 @@ def on_cpu(*edits):
     return solution
 
 
-def force(solution, split, processors, replaced=setattr, again=None, least=1):
-    """Every call of several sequences takes equal shares, with this kernel where the head size has it."""
+def force(solution, split, processors, replaced=setattr, again=0, least=1, overhead=20):
+    """Every call of several sequences takes equal shares, with this kernel where the head size has it. again: far below
+    0 no CTA has just one chunk, far above all have."""
 
-    def plan_shares(pages, *sizes):
+    def plan(pages, *sizes):
         works = solution.planning.Call(*sizes).works()
-        made = works[min(split, len(works) - 1)].shares()
-        return dataclasses.replace(made, again=made.again if again is None else again, least=least)
+        made = solution.sharing.Shared(works[min(split, len(works) - 1)], 1.0).plan()
+        return dataclasses.replace(made, overhead=overhead, again=again, least=least)
 
-    replaced(solution.planning, "plan_shares", plan_shares)
+    replaced(solution.sharing, "plan", plan)
     replaced(solution.planning, "processors", lambda device: processors)
 
 
@@ -275,13 +277,13 @@ LONE = [(3, 1290), (2, 30)]  # the first has nearly all CTAs: its chunks are add
 EQUAL = [(4, 640)] * 3
 # (lengths, heads, key heads, head_dim, split, multiprocessors, again)
 CALLS = [
-    (DRAFTS, 8, 2, 64, 1, 7, None),
-    (DRAFTS, 8, 2, 64, 0, 7, None),
+    (DRAFTS, 8, 2, 64, 1, 7, -(1 << 20)),
+    (DRAFTS, 8, 2, 64, 0, 7, 90),
     (MIXED, 4, 1, 72, 1, 5, 0),
     (MIXED, 4, 2, 64, 0, 3, 0),
     (LONE, 6, 1, 64, 1, 23, 0),
     (EQUAL, 4, 2, 64, 1, 20, 1 << 20),
-    (EQUAL, 70, 1, 72, 1, 9, None),  # more heads a key head than a tile has rows
+    (EQUAL, 70, 1, 72, 1, 9, 90),  # more heads a key head than a tile has rows
 ]
 
 
@@ -293,3 +295,128 @@ def test_ragged_batches(order, monkeypatch):
         force(solution, split, processors, monkeypatch.setattr, again)
         assert passes(solution, lengths, heads, kv_heads, head_dim), (lengths, head_dim, split, processors)
         assert not solution.workspace.counters.any()
+
+
+def test_scores_far_apart_and_the_same_bits():
+    """Chunks with other largest scores, weights near zero, and a second call."""
+    solution = on_cpu()
+    force(solution, 1, 23, again=0)
+    for lengths in (LONE, DRAFTS):
+        inputs, outputs = called(solution, lengths, 6, 1, 64, scale=30)
+        status, error = error_of(inputs, outputs)
+        assert error <= MOST_ERROR, lengths
+        again = outputs_of(NAME, case_of(NAME, **sizes(lengths, 6, 1, 64)))
+        solution.run(*inputs.values(), *again.values())
+        assert torch.equal(outputs["output"], again["output"])
+
+
+MUTANTS = [
+    # attention_groups.cuh
+    ("return 2 * (tile.slot + chunk) + (chunk == 0);", "return 2 * (tile.slot + chunk);"),
+    ("for (int level = 0; level < min(groups, 2); ++level)", "for (int level = 0; level < 1; ++level)"),
+    ("if (count == 1) continue;", "if (count == 1) return true;"),
+    ("(2 * call.shares * level + slot_of(first))", "slot_of(first)"),
+    ("place(level == 0 ? tile.chunk : mine * group)", "place(tile.chunk)"),
+    ("first_row + 16 > -tile.token * call.pack", "first_row > -tile.token * call.pack"),
+    ("count - 1);\n            __threadfence", "count);\n            __threadfence"),
+    # attention_shares.cuh
+    ("found.first_block = blocks * chunk / found.chunks;", "found.first_block = 0;"),
+    ("return block < call.least ? 0 :", "return"),
+    ("found.first_share = (place + none) / cut.share;", "found.first_share = place / cut.share;"),
+    ("if (tile == line.tiles) {", "if (tile == line.tiles - 1) {"),
+    ("if (i < warp) begin += of_warp;", ""),
+    ("if (tile + step < line.tiles && line.before(tile + step) <= inside) tile += step;", ""),
+    ("if (++head == call.all_heads) return false;", "return false;"),
+    ("lengths = lengths_of<S>(call, sequence);\n", ""),
+]
+LONG = [(4, 500), (4, 530), (2, 460)]  # CTAs have the end of one and the begin of the next
+TWO = [(4, 832)] * 2  # 13 chunks each: the last of four groups has one
+MANY = [(1 + keys % 2, 20 + keys) for keys in range(40)]  # more than a warp counts
+# (lengths, heads, key heads, head_dim, split, multiprocessors, again, least), in both orders
+ON_MUTANTS = [
+    (LONG, 8, 2, 64, 1, 9, -(1 << 20), 1),
+    (TWO, 6, 1, 64, 1, 26, 1 << 20, 1),
+    (MIXED, 4, 2, 64, 1, 3, 0, 2),
+    (MANY, 4, 1, 64, 1, 5, 0, 1),
+]
+
+
+def mutant_passes(*edit):
+    solution = on_cpu(edit)
+    for order in ("", "reversed"):
+        os.environ["EMULATED_ORDER"] = order
+        for *call, split, processors, again, least in ON_MUTANTS:
+            force(solution, split, processors, again=again, least=least)
+            if not passes(solution, *call) or solution.workspace.counters.any():
+                return 1
+    return 0
+
+
+def test_calls_of_mutants_are_right():
+    same = MUTANTS[0][0]
+    assert in_a_fork(lambda: mutant_passes(same, same)) == 0
+
+
+@recalled_for(SOLUTION)
+@pytest.mark.parametrize("mutant", share_of(MUTANTS))
+def test_mutants_fail(mutant):
+    assert in_a_fork(lambda: mutant_passes(*mutant)) != 0
+
+
+# Compiled, and on a GPU -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.timeout(900)  # nvcc takes two minutes on half a core
+def test_it_compiles_without_spills():
+    solution = module()
+    made = nvcc.kernels_of(nvcc_of(solution), solution.library.folder / "shares.cu")
+    assert len(made) == len(HEAD_DIMS) + 5
+    for kernel in made:
+        size = int(re.search(r"AttentionShapeILi(\d+)E", kernel.name).group(1))
+        assert "derby_long_attention_in_shares" in kernel.name and kernel.registers <= 168
+        assert kernel.spilled <= {256: 40}.get(size, 32), kernel
+
+
+BATCH = [(8, 9000), (8, 70), (5, 30000), (1, 1), (37, 900), (90, 4000), (8, 12000)]
+
+
+def counters_are_zero(solution):
+    torch.cuda.synchronize()
+    return not any(space.tensors[0].any() for space in solution.workspace.workspace.kept.values())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("head_dim", HEAD_DIMS)
+@pytest.mark.parametrize("split", [0, 1])
+def test_on_a_gpu(head_dim, split, monkeypatch):
+    solution = module()
+    for processors, again in [(132, 0), (132, 1 << 20), (132, -(1 << 20)), (5, 0)]:
+        force(solution, split, processors, monkeypatch.setattr, again, 2, 80)
+        for heads, kv_heads in [(8, 2), (24, 2), (7, 7)]:
+            for lengths in (BATCH, LONE, [(4, 5000)] * 9):
+                assert passes(solution, lengths, heads, kv_heads, head_dim, "cuda"), (processors, heads, lengths)
+                assert counters_are_zero(solution)
+
+
+@pytest.mark.gpu
+def test_a_graph_takes_other_lengths(monkeypatch):
+    """A captured call is right for any lengths up to the longest, with the same bits as a call of its own."""
+    solution = module()
+    force(solution, 1, 132, monkeypatch.setattr, 0, 2, 80)
+    longest = [(8, 9000)] * 8
+    inputs, outputs = called(solution, longest, 8, 2, 128, "cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        solution.run(*inputs.values(), *outputs.values())
+    for seed in range(4):
+        generator = random.Random(seed)
+        lengths = [(8, generator.randint(8, generator.choice([8, 100, 9000]))) for _ in longest]
+        with_lengths(inputs, lengths)
+        inputs["key_cache"].copy_(torch.randn_like(inputs["key_cache"]))
+        inputs["value_cache"].copy_(torch.randn_like(inputs["value_cache"]))
+        graph.replay()
+        status, error = error_of(inputs, outputs)
+        assert status is Status.PASSED and error <= MOST_ERROR, lengths
+        replayed = outputs["output"].clone()
+        solution.run(*inputs.values(), *outputs.values())
+        assert torch.equal(replayed, outputs["output"]) and counters_are_zero(solution)

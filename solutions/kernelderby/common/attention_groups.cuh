@@ -22,7 +22,10 @@ template <typename S>
 __device__ __forceinline__ bool combine(const SharesCall& call, const Tile& tile, float (&o)[S::D / 2],
                                         Softmax& softmax, SharedMap<S> shared, int warpgroup) {
     constexpr int VECTORS = S::D / 8 + 1, FLOATS = 128 * 4 * VECTORS;
-    const int thread = threadIdx.x & 127, first_row = warpgroup * 64 + (thread & ~31) / 2;
+    const int thread = threadIdx.x & 127;
+    // Of a warp, and known to be: where the assembler takes a branch for divergent, the descriptors of all products in
+    // the kernel get registers of their own.
+    const int first_row = warpgroup * 64 + static_cast<int>(__reduce_max_sync(0xffffffff, threadIdx.x & 96)) / 2;
     const int end_token = min(call.tile_tokens, tile.queries - tile.token);
     const bool some = first_row < end_token * call.pack && first_row + 16 > -tile.token * call.pack;
     const auto slot_of = [&](int chunk) { return 2 * (tile.slot + chunk) + (chunk == 0); };

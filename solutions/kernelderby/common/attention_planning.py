@@ -9,7 +9,7 @@ go through memory. Of several sequences the host knows the longest alone; the ke
 
 import functools
 import heapq
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -31,14 +31,6 @@ MOST_SORTED, SORTED = 256, 17
 # Keys of the longest sequence from which weights may be those of a near score instead of the largest one: 10 to 14 %
 # faster, with an error 1 to 9 % above FlashAttention 3's (docs/lab/attention_sm90.md).
 TRUSTED = 8000
-
-# For equal shares (attention_shares.cuh): most sequences, tiles of a head and tiles for each multiprocessor; keys of all
-# tiles, which a CTA counts in 32 bits; blocks of the smallest chunk; microseconds of the way to a CTA's share and of its
-# second item; terabyte/s of keys that a single tile reads; of a batch's pages, how many may be missing until it is taken
-# to be ragged; what equal shares may cost a batch that may have equal lengths.
-MOST_IN_SHARES, MOST_TILES_OF_HEAD, MOST_ROUNDS, MOST_KEYS, LEAST_BLOCKS = 256, 4096, 8, 1 << 30, 2
-SHARED, SECOND, READ_SPEED = 1.5, 2.8, 4.4
-RAGGED, NO_WORSE = 0.75, 1.02
 
 
 @dataclass(frozen=True)
@@ -79,20 +71,6 @@ class Plan:
     section_heads: int
     cut: Cut
     sorted: int
-    trusting: int
-    counters: int
-    floats: int
-
-
-@dataclass(frozen=True)
-class Shares:
-    """What the C function for equal shares takes; the counters and the floats of memory that any lengths need."""
-
-    split: int
-    pack: int
-    overhead: int
-    again: int
-    least: int
     trusting: int
     counters: int
     floats: int
@@ -155,17 +133,6 @@ class Work:
         """Warpgroups with rows of their own."""
         return 1 if self.split else self.kernel.rows // 64
 
-    @property
-    def key(self):
-        """Microseconds that a multiprocessor takes for a key of a tile, while all others work too."""
-        computed = 4 * self.kernel.rows * self.size / self.kernel.speed * 1e-6
-        return self.call.processors * max(computed, 4 * self.size / L2_SPEED * 1e-6)
-
-    @property
-    def chunk(self):
-        """Microseconds of a chunk's way through memory."""
-        return CHUNK + VALUES * self.kernel.rows * self.size / (128 * 64)
-
     def floats(self, cut):
         return cut.tiles * cut.chunks * self.owners * 128 * (self.size // 2 + 4)
 
@@ -196,74 +163,22 @@ class Work:
         halves = [(self.estimate(cut, NEXT) * WORTH, cut) for cut in self.halves()]
         return min([(self.estimate(UNCUT, NEXT), UNCUT), *halves])[1]
 
-    def estimate(self, cut, between=0.0, key=None):
-        """Microseconds of the whole call. between: of a multiprocessor's items. key: of a key, if not `key`."""
+    def estimate(self, cut, between=0.0):
+        """Microseconds of the whole call. between: of a multiprocessor's items."""
         kernel, processors = self.kernel, self.call.processors
-        block = kernel.keys * (key or self.key)
+        computed = 4 * kernel.rows * self.size / kernel.speed * 1e-6
+        block = kernel.keys * processors * max(computed, 4 * self.size / L2_SPEED * 1e-6)
         if len(self.blocks) > MOST_TILES:
             return START + sum(self.blocks) * block / processors
         values = kernel.rows * self.size / (128 * 64)
         halves = cut.first == 0 and 0 < cut.tiles < len(self.blocks)
-        chunk = HALF + HALF_VALUES * values if halves else self.chunk
+        chunk = HALF + HALF_VALUES * values if halves else CHUNK + VALUES * values
         items = []
         for tile, count in enumerate(self.blocks):
             inside = cut.first <= tile < cut.first + cut.tiles
             parts = max(1, min(cut.chunks, -(-count // cut.chunk_blocks))) if inside else 1
             items += [ITEM + block * -(-count // parts) + (chunk if parts > 1 else 0.0)] * parts
         return START + makespan(items, processors, between)
-
-    @property
-    def tile_tokens(self):
-        return self.kernel.rows // self.pack
-
-    @property
-    def heads(self):
-        """Tiles of the same rows."""
-        return self.call.heads // self.pack
-
-    def without_spare(self):
-        """The work without tiles that a batch cannot have if its queries are equally long."""
-        most = self.call.sequences * -(-self.call.longest_query // self.tile_tokens) * self.heads
-        return replace(self, blocks=self.blocks[:most])
-
-    @property
-    def key_in_shares(self):
-        """As `key`, where CTAs read keys at other times: from memory, but for the tiles of one sequence."""
-        tiles = -(-self.call.longest_query // self.tile_tokens)
-        return max(self.key, self.call.processors * 4 * self.size / (READ_SPEED * tiles) * 1e-6)
-
-    def takes_shares(self):
-        """Whether the kernel for equal shares counts right, whatever the lengths are, and the tiles are few."""
-        call, tiles = self.call, len(self.blocks) // self.heads
-        keys = len(self.blocks) * (call.longest_keys + self.shares().overhead)
-        return (1 < call.sequences <= MOST_IN_SHARES and tiles <= MOST_TILES_OF_HEAD and keys < MOST_KEYS
-                and len(self.blocks) <= MOST_ROUNDS * call.processors)
-
-    def shares(self):
-        call, owners = self.call, self.owners
-        return Shares(self.split, self.pack, max(1, round(ITEM / self.key_in_shares)),
-                      round(SECOND / self.key_in_shares), LEAST_BLOCKS, int(call.longest_keys >= TRUSTED),
-                      4 * call.processors * owners, 2 * call.processors * owners * 128 * (self.size // 2 + 4))
-
-    def estimate_in_shares(self, filled):
-        """Microseconds of the call in equal shares. filled: of the keys that all sequences may have; 1: all are equally
-        long, so the kernel gives each tile as many CTAs where that is better."""
-        block, processors = self.kernel.keys * self.key_in_shares, self.call.processors
-        share = (sum(self.blocks) * block * filled + len(self.blocks) * ITEM) / processors
-        best, of_tile = share + self.chunk + SECOND, processors // self.heads * self.heads // len(self.blocks)
-        if filled == 1 and of_tile:
-            whole = -(-max(self.blocks) // of_tile) * block + ITEM + (self.chunk if of_tile > 1 else 0.0)
-            best = min(best, whole)
-        return START + SHARED + best
-
-    def estimate_ragged(self, cut, filled):
-        """Microseconds of the call with this cut, where sequences have so many of the keys that they may have: between
-        the time of the longest item and that of equal lengths."""
-        equal, longest = self.estimate(cut, key=self.key_in_shares), max(self.blocks)
-        parts = min(cut.chunks, -(-longest // cut.chunk_blocks)) if cut.tiles else 1
-        block = self.kernel.keys * self.key_in_shares
-        alone = START + ITEM + block * -(-longest // parts) + (self.chunk if parts > 1 else 0.0)
-        return filled * equal + (1 - filled) * min(alone, equal)
 
     def sorted(self, cut):
         """1: the sequences with most keys first. Not where tiles are cut or small, which come out even anyway."""
@@ -285,38 +200,13 @@ def makespan(items, processors, between=0.0):
     return max(free)
 
 
-@functools.lru_cache(maxsize=16)
-def best_cut(call):
-    """(work, cut) that should take the least time."""
-    works = call.works()
-    best = min((work.estimate(cut), work.split, cut) for work in works for cut in work.cuts())
-    work, cut = works[best[1]], best[2]
-    return work, work.in_halves() if cut == UNCUT else cut
-
-
 @functools.lru_cache(maxsize=4096)
 def plan(*sizes):
     """The plan that should take the least time. sizes: of a Call. Remembered: calls of the same sizes look it up."""
-    work, cut = best_cut(Call(*sizes))
-    return work.plan(cut)
-
-
-@functools.lru_cache(maxsize=4096)
-def plan_shares(pages, *sizes):
-    """Shares, where several sequences are better off with them, or None. pages: of 16 tokens that there are. Fewer than
-    equal sequences need mean a ragged batch; otherwise lengths may be equal, which must not take longer than before."""
-    call = Call(*sizes)
-    works = [work.without_spare() for work in call.works() if work.takes_shares()]
-    if not works:
-        return None
-    filled = min(1.0, pages * 16 / (call.sequences * call.longest_keys))
-    filled = filled if filled < RAGGED else 1
-    best = min(works, key=lambda work: work.estimate_in_shares(filled))
-    work, cut = best_cut(call)
-    work = work.without_spare()
-    cut = cut._replace(tiles=max(0, min(cut.tiles, len(work.blocks) - cut.first)))
-    before = work.estimate_ragged(cut, filled) * (NO_WORSE if filled == 1 else 1)
-    return best.shares() if best.estimate_in_shares(filled) <= before else None
+    works = Call(*sizes).works()
+    best = min((work.estimate(cut), work.split, cut) for work in works for cut in work.cuts())
+    work, cut = works[best[1]], best[2]
+    return work.plan(work.in_halves() if cut == UNCUT else cut)
 
 
 class Workspace:

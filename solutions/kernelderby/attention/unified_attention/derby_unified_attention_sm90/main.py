@@ -5,9 +5,9 @@ rows that take turns on the tensor cores, weights kept in registers. Query heads
 sequence has more than 256 tokens (head_dim 64 and 128; 128 tokens with head_dim 256), short_attention.cuh reads keys
 and values once into shared memory instead; where sequences have few query tokens each and long contexts (head_dim
 128), decode_attention.cuh gives every multiprocessor an equal stretch of the pages; where a batch may be ragged,
-attention_shares.cuh gives every multiprocessor an equal share of the keys of long_attention.cuh's tiles. One query token a sequence is
-paged decode (paged_decode.py) in one of its forms. Which kernel a call gets, and how the work is cut, is chosen from
-sizes that the host knows (attention_planning.py); nothing waits for the GPU.
+attention_shares.cuh gives every multiprocessor an equal share of the keys of long_attention.cuh's tiles. One query
+token a sequence is paged decode (paged_decode.py) in one of its forms. Which kernel a call gets, and how the work is
+cut, is chosen from sizes that the host knows (attention_planning.py, attention_sharing.py); nothing waits for the GPU.
 
 Needs nvcc (on the PATH, in $CUDA_HOME or /usr/local/cuda) at the first call ever. Kept between calls: the library, and
 a workspace for each stream whose counters every call leaves at zero. Deterministic: chunks of a tile are added in their
@@ -25,6 +25,7 @@ contract = importlib.import_module(f"{__name__}.contract")
 cuda_library = importlib.import_module(f"{__name__}.cuda_library")
 paged_decode = importlib.import_module(f"{__name__}.paged_decode")
 planning = importlib.import_module(f"{__name__}.attention_planning")
+sharing = importlib.import_module(f"{__name__}.attention_sharing")
 tuning = importlib.import_module(f"{__name__}.tuning")
 
 POINTER, INT, LONG, FLOAT = cuda_library.POINTER, cuda_library.INT, cuda_library.LONG, cuda_library.FLOAT
@@ -133,7 +134,7 @@ def run(query, key_cache, value_cache, cu_seqlens_q, seq_lens, block_table, max_
                        kv_heads, head_dim, int(max_query_len), float(sm_scale), together, processors)
         return
     sizes = (tokens, sequences, int(max_query_len), int(max_seq_len), heads, kv_heads, head_dim, True, processors)
-    made = planning.plan_shares(pages_used(blocks, sequences, sizes[3]), *sizes) if sequences > 1 else None
+    made = sharing.plan(pages_used(blocks, sequences, sizes[3]), *sizes) if sequences > 1 else None
     if made:
         counters, partials = workspace(device, made)
         shares_library(device, query, key_cache, value_cache, cu_seqlens_q, seq_lens, block_table, output, counters,
