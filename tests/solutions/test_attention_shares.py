@@ -41,6 +41,8 @@ def on_host(source, headers, *how):
     """The library of a source, compiled by g++ beside these headers, without those that the CPU replaces."""
     with tempfile.TemporaryDirectory() as folder:
         copies = [Path(shutil.copy(path, folder)) for path in (source, *headers) if path.name not in REPLACED]
+        for copy in copies:  # of the other kernels, which g++ cannot read
+            copy.write_text(re.sub(r"[\w<>]+<<<.*?;", "", copy.read_text()))
         beside = [*copies[1:], *(HERE / name for name in REPLACED)]
         return shared_library(copies[0], *how, f"-I{HERE}", header="cuda_runtime.h", beside=beside)
 

@@ -34,12 +34,23 @@ static cudaError_t start_long_attention(const AttentionMaps& maps, const Attenti
     static OnceADevice ready;
     const cudaError_t error = ready.allow_shared_memory<derby_long_attention<S>, S::SHARED>();
     if (error != cudaSuccess) return error;
-    return launch(derby_long_attention<S>, {std::min(call.items, processors), S::THREADS, S::SHARED}, stream, maps, call);
+    derby_long_attention<S><<<std::min(call.items, processors), S::THREADS, S::SHARED, stream>>>(maps, call);
+    return cudaGetLastError();
 }
 
-// What follows from the plan, and the tensor maps.
 template <typename S>
-static cudaError_t complete(const AttentionTensors& tensors, AttentionCall& call, AttentionMaps& maps) {
+static cudaError_t start_in_shares(const AttentionMaps& maps, const SharesCall& call, cudaStream_t stream) {
+    static OnceADevice ready;
+    const cudaError_t error = ready.allow_shared_memory<derby_long_attention_in_shares<S>, S::SHARED>();
+    if (error != cudaSuccess) return error;
+    return launch(derby_long_attention_in_shares<S>, {call.shares, S::THREADS, S::SHARED}, stream, maps, call);
+}
+
+// sorted: several sequences are ordered by their number of keys, most first, if shared memory has room for their order
+// and there is more than one item for each multiprocessor.
+template <typename S, typename Call>
+static cudaError_t launch_long_attention(const AttentionTensors& tensors, Call call, bool sorted,
+                                         int processors, cudaStream_t stream) {
     static const EncodeTensorMap encode = find_encode();
     if (encode == nullptr) return cudaErrorNotSupported;
     call.tile_tokens = S::M / call.pack;
@@ -47,8 +58,11 @@ static cudaError_t complete(const AttentionTensors& tensors, AttentionCall& call
     call.by_pack = divisor(call.pack);
     call.by_tile_tokens = divisor(call.tile_tokens);
     call.by_group = divisor(call.heads / call.kv_heads);
+    call.by_chunks = divisor(call.chunks);
+    call.by_chunk_blocks = divisor(call.chunk_blocks);
     call.num_tokens = tensors.num_tokens;
     call.kv_tokens = tensors.kv_tokens;
+    AttentionMaps maps;
     const auto encoded = [&](CUtensorMap* map, CUtensorMap* tail, const void* data, long long tokens, int heads,
                              int tail_columns, int box_heads, int rows, int page) {
         return encode_heads(encode, map, data, tokens, heads, call.head_dim, SLAB_COLUMNS, box_heads, rows, page) &&
@@ -56,24 +70,12 @@ static cudaError_t complete(const AttentionTensors& tensors, AttentionCall& call
                 encode_heads(encode, tail, data, tokens, heads, call.head_dim, tail_columns, box_heads, rows, page));
     };
     const int page = S::PAGED ? PAGE : 0;
-    const bool done =
-        encoded(&maps.q, &maps.q_tail, tensors.query, tensors.num_tokens, call.heads, S::K_TAIL, call.pack,
-                call.tile_tokens, 0) &&
-        encoded(&maps.k, &maps.k_tail, tensors.key, tensors.kv_tokens, call.kv_heads, S::K_TAIL, 1, S::N, page) &&
-        encoded(&maps.v, &maps.v_tail, tensors.value, tensors.kv_tokens, call.kv_heads, S::V_TAIL, 1, S::N, page);
-    return done ? cudaSuccess : cudaErrorInvalidValue;
-}
-
-// sorted: several sequences are ordered by their number of keys, most first, if shared memory has room for their order
-// and there is more than one item for each multiprocessor.
-template <typename S>
-static cudaError_t launch_long_attention(const AttentionTensors& tensors, AttentionCall call, bool sorted,
-                                         int processors, cudaStream_t stream) {
-    AttentionMaps maps;
-    const cudaError_t error = complete<S>(tensors, call, maps);
-    if (error != cudaSuccess) return error;
-    call.by_chunks = divisor(call.chunks);
-    call.by_chunk_blocks = divisor(call.chunk_blocks);
+    if (!encoded(&maps.q, &maps.q_tail, tensors.query, tensors.num_tokens, call.heads, S::K_TAIL, call.pack,
+                 call.tile_tokens, 0) ||
+        !encoded(&maps.k, &maps.k_tail, tensors.key, tensors.kv_tokens, call.kv_heads, S::K_TAIL, 1, S::N, page) ||
+        !encoded(&maps.v, &maps.v_tail, tensors.value, tensors.kv_tokens, call.kv_heads, S::V_TAIL, 1, S::N, page))
+        return cudaErrorInvalidValue;
+    if constexpr (S::IN_SHARES) return start_in_shares<S>(maps, call, stream);
     call.query_blocks = call.num_seqs == 1 ? int((tensors.num_tokens + call.tile_tokens - 1) / call.tile_tokens)
                                            : int(tensors.num_tokens / call.tile_tokens) + call.num_seqs;
     call.by_section = divisor(call.query_blocks * call.section_heads);

@@ -277,4 +277,10 @@ __global__ void __launch_bounds__(S::THREADS, 1)
     attend<S>(maps, call);
 }
 
+template <typename S>
+__global__ void __launch_bounds__(S::THREADS, 1)
+    derby_long_attention_in_shares(const __grid_constant__ AttentionMaps maps, const SharesCall call) {
+    attend<S>(maps, call);
+}
+
 }  // namespace derby

@@ -1,27 +1,6 @@
 // unified_attention for ragged batches: the kernels of long_attention.cuh, cut on the device (attention_shares.cuh).
 #include "attention_launch.cuh"
 
-namespace derby {
-
-template <typename S>
-__global__ void __launch_bounds__(S::THREADS, 1)
-    derby_long_attention_in_shares(const __grid_constant__ AttentionMaps maps, const SharesCall call) {
-    attend<S>(maps, call);
-}
-
-template <typename S>
-static cudaError_t launch_in_shares(const AttentionTensors& tensors, SharesCall call, cudaStream_t stream) {
-    AttentionMaps maps;
-    cudaError_t error = complete<S>(tensors, call, maps);
-    if (error != cudaSuccess) return error;
-    static OnceADevice ready;
-    error = ready.allow_shared_memory<derby_long_attention_in_shares<S>, S::SHARED>();
-    if (error != cudaSuccess) return error;
-    return launch(derby_long_attention_in_shares<S>, {call.shares, S::THREADS, S::SHARED}, stream, maps, call);
-}
-
-}  // namespace derby
-
 using namespace derby;
 
 // Shapes as in the definition; at most 256 sequences. The plan, as attention_planning.py makes it: split: which of the
@@ -36,13 +15,13 @@ extern "C" int derby_attention_in_shares_run(
     if (num_seqs > MOST_SHARED_SEQUENCES) return cudaErrorInvalidValue;
     const AttentionTensors tensors{query, key_cache, value_cache, num_tokens, num_blocks};
     AttentionCall call{cu_seqlens_q, seq_lens, block_table, static_cast<__nv_bfloat16*>(output), counters, partials,
-                       num_seqs, table_width, heads, kv_heads, head_dim, pack};
-    call.scale_log2 = sm_scale * LOG2_E;
-    call.trusting = trusting;
-    call.items = processors;  // one for each CTA, which has its own
+                       num_seqs, table_width, heads, kv_heads, head_dim, pack, 0, 0, 1, 1, 1, sm_scale * LOG2_E,
+                       trusting};
+    call.items = processors;  // none are given out
     const SharesCall shared{call, overhead, again, least, processors};
     const auto start = [&](auto kernel) {
-        return int(launch_in_shares<InShares<typename decltype(kernel)::Shape>>(tensors, shared, stream));
+        using S = InShares<typename decltype(kernel)::Shape>;
+        return int(launch_long_attention<S>(tensors, shared, false, processors, stream));
     };
     switch (rounded_head_dim(head_dim)) { DERBY_HEAD_DIMS(split, start, true, true) }  // CAUSAL, PAGED
     return cudaErrorInvalidValue;
