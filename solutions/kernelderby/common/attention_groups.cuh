@@ -33,7 +33,8 @@ __device__ __forceinline__ bool combine(const SharesCall& call, const Tile& tile
         return reinterpret_cast<float4*>(call.partials + (1ll * slot_of(chunk) * S::OWNERS + warpgroup) * FLOATS) +
                thread;
     };
-    const int group = chunks_of_group(tile.chunks), groups = (tile.chunks + group - 1) / group, mine = tile.chunk / group;
+    const int group = chunks_of_group(tile.chunks), groups = (tile.chunks + group - 1) / group;
+    const int mine = tile.chunk / group;
     const uint32_t flag = shared.flag(warpgroup);
 #pragma unroll 1
     for (int level = 0; level < min(groups, 2); ++level) {

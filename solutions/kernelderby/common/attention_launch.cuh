@@ -75,19 +75,22 @@ static cudaError_t launch_long_attention(const AttentionTensors& tensors, Call c
         !encoded(&maps.k, &maps.k_tail, tensors.key, tensors.kv_tokens, call.kv_heads, S::K_TAIL, 1, S::N, page) ||
         !encoded(&maps.v, &maps.v_tail, tensors.value, tensors.kv_tokens, call.kv_heads, S::V_TAIL, 1, S::N, page))
         return cudaErrorInvalidValue;
-    if constexpr (S::IN_SHARES) return start_in_shares<S>(maps, call, stream);
-    call.query_blocks = call.num_seqs == 1 ? int((tensors.num_tokens + call.tile_tokens - 1) / call.tile_tokens)
-                                           : int(tensors.num_tokens / call.tile_tokens) + call.num_seqs;
-    call.by_section = divisor(call.query_blocks * call.section_heads);
-    call.by_section_heads = divisor(call.section_heads);
-    call.by_last_heads = divisor((call.all_heads - 1) % call.section_heads + 1);
-    const int tiles = call.query_blocks * call.all_heads;
-    call.cut_tiles = std::max(0, std::min(call.cut_tiles, tiles - call.first_cut));  // the plan's are an upper bound
-    call.items = tiles + call.cut_tiles * (call.chunks - 1);
-    if constexpr (!S::SPLIT)
-        if (sorted && call.cut_tiles == 0 && call.num_seqs <= Sorted<S>::MOST_SORTED && call.items > processors)
-            return start_long_attention<Sorted<S>>(maps, call, processors, stream);
-    return start_long_attention<S>(maps, call, processors, stream);
+    if constexpr (S::IN_SHARES) {
+        return start_in_shares<S>(maps, call, stream);
+    } else {
+        call.query_blocks = call.num_seqs == 1 ? int((tensors.num_tokens + call.tile_tokens - 1) / call.tile_tokens)
+                                               : int(tensors.num_tokens / call.tile_tokens) + call.num_seqs;
+        call.by_section = divisor(call.query_blocks * call.section_heads);
+        call.by_section_heads = divisor(call.section_heads);
+        call.by_last_heads = divisor((call.all_heads - 1) % call.section_heads + 1);
+        const int tiles = call.query_blocks * call.all_heads;
+        call.cut_tiles = std::max(0, std::min(call.cut_tiles, tiles - call.first_cut));  // the plan's are an upper bound
+        call.items = tiles + call.cut_tiles * (call.chunks - 1);
+        if constexpr (!S::SPLIT)
+            if (sorted && call.cut_tiles == 0 && call.num_seqs <= Sorted<S>::MOST_SORTED && call.items > processors)
+                return start_long_attention<Sorted<S>>(maps, call, processors, stream);
+        return start_long_attention<S>(maps, call, processors, stream);
+    }
 }
 
 constexpr float LOG2_E = 1.4426950408889634f;

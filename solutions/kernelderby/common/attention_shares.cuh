@@ -4,9 +4,10 @@
 // head by head, in a head sequence by sequence, in a sequence from the first rows to the last. A tile is as long as the
 // keys that it sees, and `overhead` more in front for its begin and end. The line is cut into equal shares. A CTA goes
 // through its own, so it works on the end of one tile, on whole tiles, and on the begin of another one. Where each CTA
-// can have one chunk of one tile, and the longest chunk takes no longer than a share with a second item, the line counts
-// chunks instead of keys (`whole` tiles): then a batch of equal sequences is cut as the host would cut it.
+// can have one chunk of one tile, and the longest chunk takes no longer than a share with a second item, the line
+// counts chunks instead of keys: then a batch of equal sequences is cut as the host would cut it.
 // The memory for chunks does not depend on the lengths: two places a CTA.
+// Constraints: those of long_attention.cuh, at most 256 sequences, as many CTAs as run at once.
 #pragma once
 #include "attention_tiles.cuh"
 

@@ -3,10 +3,10 @@
 
 using namespace derby;
 
-// Shapes as in the definition; at most 256 sequences. The plan, as attention_planning.py makes it: split: which of the
+// Shapes as in the definition; at most 256 sequences. The plan, as attention_sharing.py makes it: split: which of the
 // head size's two kernels; pack, trusting: as in AttentionCall; overhead, again, least: as in SharesCall. counters:
-// int32 [2 + 4 processors warpgroups with rows of their own], zeros, and left as zeros. partials: float32 [2 processors,
-// as many warpgroups, 128 (D / 2 + 4)]. processors: multiprocessors of the GPU.
+// int32 [2 + 4 processors owners], zeros, and left as zeros, where owners are the warpgroups with rows of their own.
+// partials: float32 [2 processors, owners, 128 (D / 2 + 4)]. processors: multiprocessors of the GPU.
 extern "C" int derby_attention_in_shares_run(
     const void* query, const void* key_cache, const void* value_cache, const int* cu_seqlens_q, const int* seq_lens,
     const int* block_table, void* output, int* counters, float* partials, long long num_tokens, long long num_blocks,
