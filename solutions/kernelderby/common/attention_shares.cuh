@@ -7,7 +7,7 @@
 // can have one chunk of one tile, and the longest chunk takes no longer than a share with a second item, the line
 // counts chunks instead of keys: then a batch of equal sequences is cut as the host would cut it.
 // The memory for chunks does not depend on the lengths: two places a CTA.
-// Constraints: those of long_attention.cuh, at most 256 sequences, as many CTAs as run at once.
+// Constraints: those of long_attention.cuh; at most 256 sequences. No CTA waits for another one.
 #pragma once
 #include "attention_tiles.cuh"
 
