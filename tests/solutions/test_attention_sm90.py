@@ -63,7 +63,7 @@ def test_all_sources_are_named(operator):
     libraries = [solution.library]
     if operator == "unified_attention":
         decode = solution.paged_decode
-        libraries += [solution.short_library, solution.decode_library]
+        libraries += [solution.short_library, solution.decode_library, solution.shares_library]
         libraries += [decode.library, decode.long_library, decode.other_library]
     else:
         libraries.append(solution.few_library)

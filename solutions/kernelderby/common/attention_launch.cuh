@@ -38,10 +38,18 @@ static cudaError_t start_long_attention(const AttentionMaps& maps, const Attenti
     return cudaGetLastError();
 }
 
+template <typename S>
+static cudaError_t start_in_shares(const AttentionMaps& maps, const SharesCall& call, cudaStream_t stream) {
+    static OnceADevice ready;
+    const cudaError_t error = ready.allow_shared_memory<derby_long_attention_in_shares<S>, S::SHARED>();
+    if (error != cudaSuccess) return error;
+    return launch(derby_long_attention_in_shares<S>, {call.shares, S::THREADS, S::SHARED}, stream, maps, call);
+}
+
 // sorted: several sequences are ordered by their number of keys, most first, if shared memory has room for their order
 // and there is more than one item for each multiprocessor.
-template <typename S>
-static cudaError_t launch_long_attention(const AttentionTensors& tensors, AttentionCall call, bool sorted,
+template <typename S, typename Call>
+static cudaError_t launch_long_attention(const AttentionTensors& tensors, Call call, bool sorted,
                                          int processors, cudaStream_t stream) {
     static const EncodeTensorMap encode = find_encode();
     if (encode == nullptr) return cudaErrorNotSupported;
@@ -67,18 +75,22 @@ static cudaError_t launch_long_attention(const AttentionTensors& tensors, Attent
         !encoded(&maps.k, &maps.k_tail, tensors.key, tensors.kv_tokens, call.kv_heads, S::K_TAIL, 1, S::N, page) ||
         !encoded(&maps.v, &maps.v_tail, tensors.value, tensors.kv_tokens, call.kv_heads, S::V_TAIL, 1, S::N, page))
         return cudaErrorInvalidValue;
-    call.query_blocks = call.num_seqs == 1 ? int((tensors.num_tokens + call.tile_tokens - 1) / call.tile_tokens)
-                                           : int(tensors.num_tokens / call.tile_tokens) + call.num_seqs;
-    call.by_section = divisor(call.query_blocks * call.section_heads);
-    call.by_section_heads = divisor(call.section_heads);
-    call.by_last_heads = divisor((call.all_heads - 1) % call.section_heads + 1);
-    const int tiles = call.query_blocks * call.all_heads;
-    call.cut_tiles = std::max(0, std::min(call.cut_tiles, tiles - call.first_cut));  // the plan's are an upper bound
-    call.items = tiles + call.cut_tiles * (call.chunks - 1);
-    if constexpr (!S::SPLIT)
-        if (sorted && call.cut_tiles == 0 && call.num_seqs <= Sorted<S>::MOST_SORTED && call.items > processors)
-            return start_long_attention<Sorted<S>>(maps, call, processors, stream);
-    return start_long_attention<S>(maps, call, processors, stream);
+    if constexpr (S::IN_SHARES) {
+        return start_in_shares<S>(maps, call, stream);
+    } else {
+        call.query_blocks = call.num_seqs == 1 ? int((tensors.num_tokens + call.tile_tokens - 1) / call.tile_tokens)
+                                               : int(tensors.num_tokens / call.tile_tokens) + call.num_seqs;
+        call.by_section = divisor(call.query_blocks * call.section_heads);
+        call.by_section_heads = divisor(call.section_heads);
+        call.by_last_heads = divisor((call.all_heads - 1) % call.section_heads + 1);
+        const int tiles = call.query_blocks * call.all_heads;
+        call.cut_tiles = std::max(0, std::min(call.cut_tiles, tiles - call.first_cut));  // the plan's are an upper bound
+        call.items = tiles + call.cut_tiles * (call.chunks - 1);
+        if constexpr (!S::SPLIT)
+            if (sorted && call.cut_tiles == 0 && call.num_seqs <= Sorted<S>::MOST_SORTED && call.items > processors)
+                return start_long_attention<Sorted<S>>(maps, call, processors, stream);
+        return start_long_attention<S>(maps, call, processors, stream);
+    }
 }
 
 constexpr float LOG2_E = 1.4426950408889634f;

@@ -1,6 +1,6 @@
 // The producer warps of long attention: take items of work and load their queries, keys and values.
 #pragma once
-#include "attention_tiles.cuh"
+#include "attention_shares.cuh"
 
 namespace derby {
 
@@ -79,12 +79,13 @@ __device__ __forceinline__ void end_items(const AttentionCall& call, SharedMap<S
 }
 
 // The first LOADERS warps, all on the same items; warp 0 takes them, loads the queries and tells the consumers.
-template <typename S>
-__device__ __forceinline__ void produce(const AttentionCall& call, const AttentionMaps& maps, SharedMap<S> shared,
+template <typename S, typename Call>
+__device__ __forceinline__ void produce(const Call& call, const AttentionMaps& maps, SharedMap<S> shared,
                                         int warp, int lane) {
     Ring<S::K_STAGES> k_ring;
     Ring<S::STAGES> v_ring;
     int tiles = 0, item = blockIdx.x;
+    auto way = way_of<S>(call, shared);  // IN_SHARES: item stays
     for (int round = 0; item < call.items; ++round) {
         // The next item's number is fetched while the last tiles of this one are loaded, and nothing may use it before
         // the end. It is not fetched earlier: a CTA with a long item would then hold a second one while others have run
@@ -94,7 +95,14 @@ __device__ __forceinline__ void produce(const AttentionCall& call, const Attenti
             take_ticket(call.counters, call.items > static_cast<int>(gridDim.x) && warp == 0 && lane == 0, ticket);
         };
         Tile tile;
-        if (!find_tile<S>(call, shared, item, lane, tile)) {
+        bool found;
+        if constexpr (S::IN_SHARES) {
+            if (!way.next(call, tile)) break;
+            found = true;
+        } else {
+            found = find_tile<S>(call, shared, item, lane, tile);
+        }
+        if (!found) {
             take();
         } else {
             int page = 0;
@@ -127,6 +135,7 @@ __device__ __forceinline__ void produce(const AttentionCall& call, const Attenti
                 if (block > tile.first_block) page = page_of<S>(call, tile, block - 1, warp, lane);
             }
         }
+        if constexpr (S::IN_SHARES) continue;
         if constexpr (S::LOADERS > 1) {
             const uint32_t slot = shared.ticket(round & 1);
             if (warp == 0 && lane == 0) store_shared(slot, ticket);

@@ -90,7 +90,7 @@ struct AttentionShape {
     static constexpr int MERGE_BYTES = SPLIT ? (WARPGROUPS - 1) * 128 * 4 * (D / 2 + 4) : 0;
     static constexpr int SHARED =
         1024 + Q_BYTES + (K_STAGES + STAGES) * KV_BYTES + MERGE_BYTES + TILE_BYTES + 8 * BARRIERS;
-    static constexpr bool SORTED = false;
+    static constexpr bool SORTED = false, IN_SHARES = false;
     static_assert(N % 16 == 0, "the second product takes 16 keys at a time; a page has as many");
     static_assert(D % 8 == 0 && D <= 256, "whole 16-byte vectors; wgmma has 256 columns at most");
     static_assert(STAGES % STRIDE == 0, "a warpgroup finds its tiles of keys at the same stages each time round");

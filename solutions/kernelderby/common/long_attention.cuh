@@ -11,6 +11,7 @@
 // multiple of key heads; bf16, contiguous, addresses a multiple of 16; sm_scale > 0. The host gives the order of the
 // items (attention_order.cuh) and a counter at zero.
 #pragma once
+#include "attention_groups.cuh"
 #include "attention_producer.cuh"
 #include "attention_results.cuh"
 #include "wgmma.cuh"
@@ -91,8 +92,8 @@ __device__ __forceinline__ void clear_values(uint32_t v, int keys, int warpgroup
     named_barrier_sync(COMBINE + warpgroup, 128);
 }
 
-template <typename S>
-__device__ __forceinline__ void consume(const AttentionCall& call, SharedMap<S> shared, int warpgroup) {
+template <typename S, typename Call>
+__device__ __forceinline__ void consume(const Call& call, SharedMap<S> shared, int warpgroup) {
     const int lane = threadIdx.x & 31, warp = (threadIdx.x >> 5) & 3;
     const int group_row = S::SPLIT ? 0 : warpgroup * 64, row = group_row + warp * 16 + (lane >> 2);
     const uint32_t q = shared.q() + group_row * ROW_BYTES;
@@ -212,10 +213,24 @@ __device__ __forceinline__ void clear_unused_queries(const AttentionCall& call, 
     fence_async_proxy();
 }
 
+// What all threads of a CTA do before its first item; a barrier follows.
 template <typename S>
-__global__ void __launch_bounds__(S::THREADS, 1)
-    derby_long_attention(const __grid_constant__ AttentionMaps maps, const AttentionCall call) {
+__device__ __forceinline__ void prepare(const AttentionCall& call, SharedMap<S> shared) {
+    if constexpr (S::SORTED) sort_sequences<S>(call, shared);
+}
+
+template <typename S>
+__device__ __forceinline__ void prepare(const SharesCall& call, SharedMap<S> shared) {
+    find_share<S>(call, shared);
+}
+
+template <typename S, typename Call>
+__device__ __forceinline__ void attend(const AttentionMaps& maps, const Call& call) {
+#ifdef __CUDACC__
     extern __shared__ uint8_t raw[];
+#else
+    const void* raw = emulated_shared_memory();
+#endif
     const SharedMap<S> shared{(shared_address(raw) + 1023) & ~1023u};
     if (threadIdx.x == 0) {
         mbarrier_init(shared.q_full(), 1);
@@ -243,7 +258,7 @@ __global__ void __launch_bounds__(S::THREADS, 1)
     if (S::PAGED && call.num_seqs == 1 && threadIdx.x >= 32 && threadIdx.x < 64)
         for (int entry = (threadIdx.x - 32) * 32; entry < call.table_width; entry += 1024)
             prefetch_l2(call.block_table + entry);
-    if constexpr (S::SORTED) sort_sequences<S>(call, shared);
+    prepare<S>(call, shared);
     __syncthreads();
     const int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
     if (warpgroup == 0) {
@@ -254,6 +269,18 @@ __global__ void __launch_bounds__(S::THREADS, 1)
         setmaxnreg_inc<S::CONSUMER_REGISTERS>();
         consume<S>(call, shared, warpgroup - 1);
     }
+}
+
+template <typename S>
+__global__ void __launch_bounds__(S::THREADS, 1)
+    derby_long_attention(const __grid_constant__ AttentionMaps maps, const AttentionCall call) {
+    attend<S>(maps, call);
+}
+
+template <typename S>
+__global__ void __launch_bounds__(S::THREADS, 1)
+    derby_long_attention_in_shares(const __grid_constant__ AttentionMaps maps, const SharesCall call) {
+    attend<S>(maps, call);
 }
 
 }  // namespace derby

@@ -4,9 +4,10 @@ long_attention.cuh says how the kernel works: TMA boxes of one 16-token page eac
 rows that take turns on the tensor cores, weights kept in registers. Query heads of a group share tiles. Where no
 sequence has more than 256 tokens (head_dim 64 and 128; 128 tokens with head_dim 256), short_attention.cuh reads keys
 and values once into shared memory instead; where sequences have few query tokens each and long contexts,
-decode_attention.cuh gives every multiprocessor an equal stretch of the pages. One query token a sequence is
-paged decode (paged_decode.py) in one of its forms. Which kernel a call gets, and how the work is cut, is chosen from
-sizes that the host knows (attention_planning.py); nothing waits for the GPU.
+decode_attention.cuh gives every multiprocessor an equal stretch of the pages; where a batch may be ragged,
+attention_shares.cuh gives every multiprocessor an equal share of the keys of long_attention.cuh's tiles. One query
+token a sequence is paged decode (paged_decode.py) in one of its forms. Which kernel a call gets, and how the work is
+cut, is chosen from sizes that the host knows (attention_planning.py, attention_sharing.py); nothing waits for the GPU.
 
 Needs nvcc (on the PATH, in $CUDA_HOME or /usr/local/cuda) at the first call ever. Kept between calls: the library, and
 a workspace for each stream whose counters every call leaves at zero. Deterministic: chunks of a tile are added in their
@@ -24,6 +25,7 @@ contract = importlib.import_module(f"{__name__}.contract")
 cuda_library = importlib.import_module(f"{__name__}.cuda_library")
 paged_decode = importlib.import_module(f"{__name__}.paged_decode")
 planning = importlib.import_module(f"{__name__}.attention_planning")
+sharing = importlib.import_module(f"{__name__}.attention_sharing")
 tuning = importlib.import_module(f"{__name__}.tuning")
 
 POINTER, INT, LONG, FLOAT = cuda_library.POINTER, cuda_library.INT, cuda_library.LONG, cuda_library.FLOAT
@@ -31,6 +33,8 @@ library = cuda_library.CudaLibrary(__file__, "derby_unified_attention_sm90", "ke
                                    [POINTER] * 9 + [LONG] * 2 + [INT] * 5 + [FLOAT] + [INT] * 10)
 short_library = cuda_library.CudaLibrary(__file__, "derby_short_attention", "short.cu",
                                          [POINTER] * 7 + [INT] * 8 + [FLOAT, INT])
+shares_library = cuda_library.CudaLibrary(__file__, "derby_attention_in_shares", "shares.cu",
+                                          [POINTER] * 9 + [LONG] * 2 + [INT] * 5 + [FLOAT] + [INT] * 7)
 decode_library = cuda_library.CudaLibrary(__file__, "derby_decode_attention", "decode.cu",
                                           [POINTER] * 9 + [INT] * 6 + [FLOAT, INT, INT])
 clusters_library, stretches_library = paged_decode.library, paged_decode.long_library  # named here to be built ahead
@@ -89,6 +93,11 @@ def forms_of_decode(*inputs):
     return [STRETCHES if "together" in first and inputs[0].shape[2] == 128 else first]
 
 
+def pages_used(blocks, sequences, longest):
+    """Of the cache's blocks, as many as the sequences can have."""
+    return min(blocks, sequences * -(-longest // 16))
+
+
 key_heads_together = paged_decode.key_heads_together
 choose = tuning.Chooser({}, paged_decode.tuning_key, forms_of_decode)
 check = contract.Contract("derby_unified_attention_sm90", aligned=16,
@@ -136,8 +145,16 @@ def run(query, key_cache, value_cache, cu_seqlens_q, seq_lens, block_table, max_
                  *workspace(device, Needed(3 * processors, floats)), sequences, block_table.shape[1], heads, kv_heads,
                  head_dim, int(max_query_len), float(sm_scale), together, processors)
         return
-    made = planning.plan(tokens, sequences, int(max_query_len), int(max_seq_len), heads, kv_heads, head_dim, True,
-                         processors)
+    sizes = (tokens, sequences, int(max_query_len), int(max_seq_len), heads, kv_heads, head_dim, True, processors)
+    made = sharing.plan(pages_used(blocks, sequences, sizes[3]), *sizes) if sequences > 1 else None
+    if made:
+        counters, partials = workspace(device, made)
+        shares_library(device, query, key_cache, value_cache, cu_seqlens_q, seq_lens, block_table, output, counters,
+                       partials, tokens, blocks, sequences, block_table.shape[1], heads, kv_heads, head_dim,
+                       float(sm_scale), made.split, made.pack, made.overhead, made.again, made.least, made.trusting,
+                       processors)
+        return
+    made = planning.plan(*sizes)
     counters, partials = workspace(device, made)
     library(device, query, key_cache, value_cache, cu_seqlens_q, seq_lens, block_table, output, counters, partials,
             tokens, blocks, sequences, block_table.shape[1], heads, kv_heads, head_dim, float(sm_scale), made.split,

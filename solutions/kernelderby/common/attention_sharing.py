@@ -1,0 +1,121 @@
+"""Which batches of several sequences the kernel for equal shares takes (attention_shares.cuh), from sizes that the host
+knows.
+
+That kernel finds its cut from the lengths. It costs a call a few microseconds more, so a batch that may have equal
+lengths gets it only if it is expected to take no longer than by attention_planning.py. A cache with fewer pages than
+equal sequences need means a ragged batch.
+"""
+
+import functools
+from dataclasses import dataclass, replace
+
+from . import attention_planning as planning
+from .attention_planning import CHUNK, ITEM, L2_SPEED, START, TRUSTED, UNCUT, VALUES
+
+# Most sequences, tiles of a head and tiles for each multiprocessor; keys of all tiles, which a CTA counts in 32 bits.
+MOST_SEQUENCES, MOST_TILES_OF_HEAD, MOST_ROUNDS, MOST_KEYS = 256, 4096, 8, 1 << 30
+LEAST_BLOCKS = 2  # of keys, of the smallest chunk
+# Microseconds of the way to a CTA's share, and of its second item; terabyte/s of keys that a single tile reads.
+FOUND, SECOND, READ_SPEED = 1.5, 2.8, 4.4
+RAGGED = 0.75  # of the pages that equal sequences need: with fewer the batch is ragged
+NO_WORSE = 1.02  # what equal shares may cost a batch that may have equal lengths
+
+
+@dataclass(frozen=True)
+class Shares:
+    """What the C function takes; the counters and the floats of memory that any lengths need."""
+
+    split: int
+    pack: int
+    overhead: int
+    again: int
+    least: int
+    trusting: int
+    counters: int
+    floats: int
+
+
+@dataclass(frozen=True)
+class Shared:
+    """A call's work for one of the two kernels (planning.Work), without tiles that equal queries cannot have.
+
+    tile_tokens, heads: query tokens of a tile, tiles of the same tokens. key: microseconds that a multiprocessor takes
+    for a key of a tile while all others work too; keys come from memory, but for the further tiles of one sequence.
+    chunk: of a chunk's way through memory.
+    """
+
+    work: planning.Work
+    filled: float
+
+    def __post_init__(self):
+        work, call = self.work, self.work.call
+        tokens, heads = work.kernel.rows // work.pack, call.heads // work.pack
+        tiles = -(-call.longest_query // tokens)
+        blocks = work.blocks[:call.sequences * tiles * heads]
+        computed = 4 * work.kernel.rows * work.size / work.kernel.speed
+        read = 4 * work.size * max(1 / L2_SPEED, 1 / (READ_SPEED * tiles))
+        for name, value in [("tile_tokens", tokens), ("heads", heads), ("work", replace(work, blocks=blocks)),
+                            ("key", call.processors * max(computed, read) * 1e-6),
+                            ("chunk", CHUNK + VALUES * work.kernel.rows * work.size / (128 * 64))]:
+            object.__setattr__(self, name, value)
+
+    def plan(self):
+        work, call = self.work, self.work.call
+        places = 2 * call.processors * work.owners
+        return Shares(work.split, work.pack, max(1, round(ITEM / self.key)), round(SECOND / self.key), LEAST_BLOCKS,
+                      int(call.longest_keys >= TRUSTED), 2 * places, places * 128 * (work.size // 2 + 4))
+
+    def takes(self):
+        """Whether the kernel counts right, whatever the lengths are, and the tiles are few."""
+        call, tiles = self.work.call, len(self.work.blocks)
+        keys = tiles * (call.longest_keys + self.plan().overhead)
+        return (1 < call.sequences <= MOST_SEQUENCES and tiles // self.heads <= MOST_TILES_OF_HEAD
+                and keys < MOST_KEYS and tiles <= MOST_ROUNDS * call.processors)
+
+    def estimate(self):
+        """Microseconds of the call in equal shares. If all sequences may be equally long, the kernel gives each tile as
+        many CTAs where that is better."""
+        blocks, processors = self.work.blocks, self.work.call.processors
+        block = self.work.kernel.keys * self.key
+        share = (sum(blocks) * block * self.filled + len(blocks) * ITEM) / processors
+        best, of_tile = share + self.chunk + SECOND, processors // self.heads * self.heads // len(blocks)
+        if self.filled == 1 and of_tile:
+            alone = -(-max(blocks) // of_tile) * block + ITEM + (self.chunk if of_tile > 1 else 0.0)
+            best = min(best, alone)
+        return START + FOUND + best
+
+    def estimate_planned(self, cut):
+        """Microseconds of the call as planned for equal lengths: between the time of the longest item and that of
+        equal lengths."""
+        def items(count, inside):
+            parts = max(1, min(cut.chunks, -(-count // cut.chunk_blocks))) if inside else 1
+            return [ITEM + block * -(-count // parts) + (self.chunk if parts > 1 else 0.0)] * parts
+
+        blocks, block = self.work.blocks, self.work.kernel.keys * self.key
+        cut_tiles = range(cut.first, cut.first + cut.tiles)
+        every = [item for tile, count in enumerate(blocks) for item in items(count, tile in cut_tiles)]
+        equal = planning.makespan(every, self.work.call.processors)
+        return START + self.filled * equal + (1 - self.filled) * min(equal, items(max(blocks), cut.tiles > 0)[0])
+
+
+def planned(call):
+    """(work, cut) as planning.plan() chooses them."""
+    works = call.works()
+    _, split, cut = min((work.estimate(cut), work.split, cut) for work in works for cut in work.cuts())
+    return works[split], works[split].in_halves() if cut == UNCUT else cut
+
+
+@functools.lru_cache(maxsize=4096)
+def plan(pages, *sizes):
+    """Shares, where several sequences are better off with them, or None. pages: of 16 tokens that there are. sizes: of
+    a planning.Call. Remembered: calls of the same sizes look it up."""
+    call = planning.Call(*sizes)
+    filled = min(1.0, pages * 16 / (call.sequences * call.longest_keys))
+    filled = filled if filled < RAGGED else 1.0
+    shared = [each for each in (Shared(work, filled) for work in call.works()) if each.takes()]
+    if not shared:
+        return None
+    best = min(reversed(shared), key=Shared.estimate)  # of two as good ones that for few rows
+    work, cut = planned(call)
+    before = Shared(work, filled).estimate_planned(cut) * (NO_WORSE if filled == 1 else 1)
+    return best.plan() if best.estimate() <= before else None
