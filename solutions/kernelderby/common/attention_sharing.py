@@ -13,7 +13,7 @@ from . import attention_planning as planning
 from .attention_planning import CHUNK, ITEM, L2_SPEED, START, TRUSTED, UNCUT, VALUES
 
 # Most sequences, tiles of a head and tiles for each multiprocessor; keys of all tiles, which a CTA counts in 32 bits.
-MOST_SEQUENCES, MOST_TILES_OF_HEAD, MOST_ROUNDS, MOST_KEYS = 256, 4096, 8, 1 << 30
+MOST_SEQUENCES, MOST_TILES_OF_HEAD, MOST_ROUNDS, MOST_KEYS = 256, 4096, 3, 1 << 30
 LEAST_BLOCKS = 2  # of keys, of the smallest chunk
 # Microseconds of the way to a CTA's share, and of its second item; terabyte/s of keys that a single tile reads.
 FOUND, SECOND, READ_SPEED = 1.5, 2.8, 4.4

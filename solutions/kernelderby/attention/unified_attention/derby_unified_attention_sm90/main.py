@@ -44,9 +44,9 @@ FEW_ROWS = 16  # query tokens times heads of a group, as in decode.cu, which has
 # head_dim of decode_wide.cu's kernels -> the least that they take, key heads of a multiprocessor, whether pairs of
 # warps have 9 to 16 rows.
 WIDE = {64: (64, 8, False), 96: (72, 8, False), 128: (104, 8, False), 192: (136, 4, True), 256: (200, 4, True)}
-# Where the kernel for few rows is the faster one, seen on an H200 with head_dim 128; keys of other heads count by their
-# bytes. From 16 sequences on: keys of all key heads. With fewer: keys of the longest sequence, and of all key heads.
-LEAST_SEQUENCES, MANY_KEYS, LEAST_KEYS, LEAST_BATCH = 16, 3 << 17, 2048, 1 << 15
+# Where the kernel for few rows is the faster one, seen on an H200. Keys of all key heads, each counted as one of 128
+# values: of several sequences; of a single one, whose own keys must be so many, too.
+MANY_KEYS, LEAST_KEYS, LEAST_LENGTH = 1 << 21, 1 << 15, 2048
 MOST_HEAD_DIM = 256
 STRETCHES = {"stretches": 1}  # decode_library, for one query token a sequence
 
@@ -66,19 +66,15 @@ def few_rows_size(head_dim):
     return next((size for size, (least, *_) in WIDE.items() if least <= head_dim <= size), None)
 
 
-def spreads_pages(sequences, longest, kv_heads, rows, equal, head_dim=128):
+def spreads_pages(sequences, longest, kv_heads, rows, head_dim):
     """Whether few query rows are better off with the kernel that gives every multiprocessor an equal stretch of pages.
-    equal: every sequence has as many query tokens as the longest query. It starts later: with 16 sequences or more the
-    other kernel fills the GPU, so there must be much to read, and more than 8 rows of equal queries are never worth it.
-    With fewer sequences there must be enough that parts of a sequence are worth adding. Its products of 9 to 16 rows
-    are slower than the other kernel's, unless that one has too few tiles to fill the GPU, or pairs of warps share
-    them."""
-    tiles = sequences * kv_heads
-    keys, is_slow = tiles * longest * head_dim // 128, rows > 8 and not WIDE[few_rows_size(head_dim)][2]
-    if sequences >= LEAST_SEQUENCES:
-        return keys >= MANY_KEYS and not (equal and is_slow)
-    enough = longest >= LEAST_KEYS and keys >= LEAST_BATCH and (not is_slow or tiles < 4)
-    return enough and (sequences <= 8 or longest >= 4 * LEAST_KEYS)
+    It starts later than the others, so there must be much to read: very much for several sequences, which could also go
+    in equal shares. Its products of 9 to 16 rows are slower than theirs, unless pairs of warps share them, or a single
+    sequence has too few tiles to fill the GPU."""
+    keys, is_slow = sequences * kv_heads * longest * head_dim // 128, rows > 8 and not WIDE[few_rows_size(head_dim)][2]
+    if sequences > 1:
+        return keys >= MANY_KEYS
+    return longest >= LEAST_LENGTH and keys >= LEAST_KEYS and (not is_slow or kv_heads < 4)
 
 
 def is_decode(tokens, sequences, max_query_len, rows):
@@ -136,8 +132,7 @@ def run(query, key_cache, value_cache, cu_seqlens_q, seq_lens, block_table, max_
                       float(sm_scale), processors)
         return
     size = few_rows_size(head_dim) if rows <= FEW_ROWS else None
-    if form or (size and spreads_pages(sequences, int(max_seq_len), kv_heads, rows,
-                                       tokens == sequences * int(max_query_len), head_dim)):
+    if form or (size and spreads_pages(sequences, int(max_seq_len), kv_heads, rows, head_dim)):
         together = key_heads_together(sequences, int(max_seq_len), kv_heads, processors, WIDE[size][1])
         floats = 2 * processors * together * (8 if rows <= 8 else 16) * (size + 4)
         few_rows = decode_library if head_dim == 128 else wide_library
