@@ -271,8 +271,8 @@ struct Decode {
     }
 
     // Of a warp. sums[n][4 j + i]: dimensions 64 j + 8 quad + 2 i (x, y) and the next (z, w), rows 8 n + 2 corner (x,
-    // z) and the next (y, w), behind the first `half` groups of rows. most and sum have the same rows; sum must still be added up over the lanes of a corner.
-    // hidden: tokens at the sequence's end that the row does not see.
+    // z) and the next (y, w), behind the first `half` groups of rows. most and sum have the same rows; sum must still be
+    // added up over the lanes of a corner. hidden: tokens at the sequence's end that the row does not see.
     float4 sums[OWN][4 * BLOCKS];
     float most[OWN][2], sum[OWN][2];
     int hidden[OWN][2];
@@ -327,6 +327,7 @@ struct Decode {
             place = place + 1 < PLACES ? place + 1 : 0;
         }
         leave(rows);
+        if constexpr (TEAM > 1) sync_team();  // only for racecheck: it misses a barrier of all behind one of some
     }
 
     // left: tokens of this page and those behind it.
