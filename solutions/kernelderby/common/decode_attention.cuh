@@ -327,7 +327,6 @@ struct Decode {
             place = place + 1 < PLACES ? place + 1 : 0;
         }
         leave(rows);
-        if constexpr (TEAM > 1) sync_team();  // only for racecheck: it misses a barrier of all behind one of some
     }
 
     // left: tokens of this page and those behind it.
