@@ -3,7 +3,8 @@ knows.
 
 That kernel finds its cut from the lengths. It costs a call a few microseconds more, so a batch that may have equal
 lengths gets it only if it is expected to take no longer than by attention_planning.py. A cache with fewer pages than
-equal sequences need means a ragged batch.
+equal sequences need means a ragged batch. Such a batch stays with attention_planning.py where that one cuts nothing and
+begins with the longest sequences, which comes out even.
 """
 
 import functools
@@ -117,5 +118,7 @@ def plan(pages, *sizes):
         return None
     best = min(reversed(shared), key=Shared.estimate)  # of two as good ones that for few rows
     work, cut = planned(call)
+    if filled < 1 and work.sorted(cut):
+        return None
     before = Shared(work, filled).estimate_planned(cut) * (NO_WORSE if filled == 1 else 1)
     return best.plan() if best.estimate() <= before else None
