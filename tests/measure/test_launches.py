@@ -238,6 +238,26 @@ def test_rows_of_what_launches_the_same_keep_their_graph_times(recorded, small_s
     assert [now.has_kernels(before.hash, each.uuid) for each in catalog.workloads(D)].count(True) == 1
 
 
+@pytest.mark.skipif(shutil.which("git") is None, reason="no git")
+def test_a_second_certificate_of_a_version_keeps_the_workloads_of_the_first(recorded, small_set, derby):
+    recorded()
+    git = ["git", "-C", str(small_set), "-c", "user.name=a", "-c", "user.email=a@b"]
+    for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "one"]):
+        subprocess.run([*git, *words], check=True)
+    before = Catalog.open(small_set).solution("toy_triton")
+    give_rows(small_set, before)
+    (path,) = (small_set / "traces").rglob("*.jsonl")
+    one, two = path.read_text().splitlines(keepends=True)
+    recorded("return (rows,)", "return (rows * 1,)")
+    for rows, count in ((one, "1 of 1 recorded workload"), (one + two, "2 of 2 recorded workloads")):
+        path.write_text(rows)
+        code, out, _ = derby("certify", "toy_triton", "--launches", "--root", small_set)
+        assert code == 0 and f"the same on {count}" in out
+    catalog = Catalog.open(small_set)
+    now = catalog.solution("toy_triton")
+    assert [now.has_kernels(before.hash, each.uuid) for each in catalog.workloads(D)].count(True) == 2
+
+
 def give_rows(small_set, solution):
     """A row of the solution on each workload, with graph times."""
     import json

@@ -87,7 +87,10 @@ def certify_launches(root: Path, names: Sequence[str], since: str) -> list[Certi
             then = _known(former.solution(now.name), now)
             rows = [row for row in catalog.traces(now.definition) if row.solution == now.name]
             timed = [(row, row.solution_hash, row.uuid) for row in rows if row.time("graph") and row.solution_hash]
-            gone = [row for row, *at in timed if then.has_kernels(*at) and not now.has_kernels(*at)]
+            again = _replaced(root, then)
+            gone = [
+                row for row, *at in timed if then.has_kernels(*at) and (row.uuid in again or not now.has_kernels(*at))
+            ]
             uuids = {row.uuid for row in gone}
             workloads = tuple(each for each in catalog.workloads(now.definition) if each.uuid in uuids)
             if not workloads:
@@ -296,6 +299,12 @@ def _judge(
         return [*unequal]
     versions = Version(then.hash, then.text_hash, revision), Version(now.hash, now.text_hash)
     return Certificate(*versions, present, datetime.now(UTC).date().isoformat(), change)
+
+
+def _replaced(root: Path, former: Solution) -> set[str]:
+    """Workloads of the certificate that a new one of the same former version replaces."""
+    found = read_certificates(certificates_path(root, former.name))
+    return {uuid for each in found if each.before.hash == former.hash for uuid in each.launches or ()}
 
 
 def _write(root: Path, name: str, certificate: Certificate, reason: str = "") -> certified.CertificateWritten:
