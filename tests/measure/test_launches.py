@@ -1,5 +1,6 @@
 """A solution's launches, recorded without a GPU: kernel, grid and arguments count, the Python around them does not."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -238,6 +239,9 @@ def test_rows_of_what_launches_the_same_keep_their_graph_times(recorded, small_s
     assert [now.has_kernels(before.hash, each.uuid) for each in catalog.workloads(D)].count(True) == 1
 
 
+FRESH_UUID = "0f0f0f0f-0000-4000-8000-000000000001"
+
+
 @pytest.mark.skipif(shutil.which("git") is None, reason="no git")
 def test_a_second_certificate_of_a_version_keeps_the_workloads_of_the_first(recorded, small_set, derby):
     recorded()
@@ -248,20 +252,26 @@ def test_a_second_certificate_of_a_version_keeps_the_workloads_of_the_first(reco
     give_rows(small_set, before)
     (path,) = (small_set / "traces").rglob("*.jsonl")
     one, two = path.read_text().splitlines(keepends=True)
+    fresh = json.loads(one)  # a shape that no file lists
+    fresh["workload"] |= {"uuid": FRESH_UUID, "axes": {**fresh["workload"]["axes"], "rows": 11}}
+    fresh["measurement"]["shape"] = {"origin": "fresh"}
     recorded("return (rows,)", "return (rows * 1,)")
-    for rows, count in ((one, "1 of 1 recorded workload"), (one + two, "2 of 2 recorded workloads")):
+    for rows, count in (
+        (one, "1 of 1 recorded workload"),
+        (f"{one}{two}{json.dumps(fresh)}\n", "3 of 3 recorded workloads"),
+    ):
         path.write_text(rows)
         code, out, _ = derby("certify", "toy_triton", "--launches", "--root", small_set)
         assert code == 0 and f"the same on {count}" in out
     catalog = Catalog.open(small_set)
     now = catalog.solution("toy_triton")
-    assert [now.has_kernels(before.hash, each.uuid) for each in catalog.workloads(D)].count(True) == 2
+    kept = [now.has_kernels(before.hash, uuid) for uuid in (*(each.uuid for each in catalog.workloads(D)), FRESH_UUID)]
+    assert kept.count(True) == 3 and kept[-1]
+    assert derby("certify", "--check", "--root", small_set)[0] == 0
 
 
 def give_rows(small_set, solution):
     """A row of the solution on each workload, with graph times."""
-    import json
-
     (path,) = (small_set / "traces").rglob("*.jsonl")
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     rows = []

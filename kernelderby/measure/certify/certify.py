@@ -92,7 +92,7 @@ def certify_launches(root: Path, names: Sequence[str], since: str) -> list[Certi
                 row for row, *at in timed if then.has_kernels(*at) and (row.uuid in again or not now.has_kernels(*at))
             ]
             uuids = {row.uuid for row in gone}
-            workloads = tuple(each for each in catalog.workloads(now.definition) if each.uuid in uuids)
+            workloads = tuple(each for each in catalog.shapes(now.definition, gone) if each.uuid in uuids)
             if not workloads:
                 continue
             alike, others = _alike(catalog, former.root, then, now, workloads, sorted({row.gpu for row in gone}))
@@ -184,8 +184,8 @@ def _launches(
     ask: Ask, place: Path, workloads: tuple[Workload, ...], gpu: str, exact: bool
 ) -> dict[str, list[str] | str]:
     """The launches on every workload, from a worker. place: the set that has the solution."""
-    uuids = [each.uuid for each in workloads]
-    asked: dict[str, Any] = {"found_in": str(place.resolve()), "workloads": uuids, "gpu": gpu, "exact": exact}
+    uuids, lines = [each.uuid for each in workloads], [each.raw for each in workloads]
+    asked: dict[str, Any] = {"found_in": str(place.resolve()), "lines": lines, "gpu": gpu, "exact": exact}
     try:
         found = ask(LaunchesSeen, launches_here, **asked).launched
     except DerbyError as error:
@@ -256,7 +256,7 @@ def _other_launches(former: Path, catalog: Catalog, then: Solution, now: Solutio
     gpus = sorted(
         {row.gpu for row in rows if row.time("graph") and then.has_kernels(row.solution_hash or "", row.uuid)}
     )
-    workloads = tuple(each for each in catalog.workloads(now.definition) if each.uuid in told)
+    workloads = tuple(each for each in catalog.shapes(now.definition, rows) if each.uuid in told)
     alike, _ = _alike(catalog, former, then, now, workloads, gpus)
     return sorted(uuid for uuid, digest in told.items() if alike.get(uuid, Alike()).digest != digest)
 

@@ -25,6 +25,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from kernelderby.catalog import Catalog, Definition, Solution, Workload
+from kernelderby.catalog.workloads import workload_of
 from kernelderby.measure.certify.cubin import kernels_of
 from kernelderby.measure.judge.cases import case_of_workload
 from kernelderby.measure.judge.inputs import place_of
@@ -283,11 +284,12 @@ def launches_of(
 
 
 def launches_here(
-    root: Path, definition: str, solution: str, found_in: str, workloads: list[str], gpu: str, exact: bool
+    root: Path, definition: str, solution: str, found_in: str, lines: list[dict[str, Any]], gpu: str, exact: bool
 ) -> LaunchesSeen:
-    """launches_of() in this process, which is a worker. found_in: the set that has the solution. workloads: uuids."""
+    """launches_of() in this process, a worker. found_in: the set that has the solution. lines: the workloads as they are
+    in their file, or in a row if they are fresh."""
     os.environ.pop("TRITON_INTERPRET", None)
-    catalog = Catalog.open(root)
-    wanted = tuple(each for each in catalog.workloads(definition) if each.uuid in workloads)
+    known = Catalog.open(root).definition(definition)
+    wanted = tuple(workload_of(f"workload {place}", each, known) for place, each in enumerate(lines))
     chosen = Catalog.open(Path(found_in)).solution(solution)
-    return LaunchesSeen(launches_of(catalog.definition(definition), chosen, wanted, gpu, exact))
+    return LaunchesSeen(launches_of(known, chosen, wanted, gpu, exact))
