@@ -286,8 +286,8 @@ def launches_of(
 def launches_here(
     root: Path, definition: str, solution: str, found_in: str, lines: list[dict[str, Any]], gpu: str, exact: bool
 ) -> LaunchesSeen:
-    """launches_of() in this process, a worker. found_in: the set that has the solution. lines: the workloads as they are
-    in their file, or in a row if they are fresh."""
+    """launches_of() in this process, which is a worker. found_in: the set that has the solution. lines: the workloads,
+    as in their file, or as in a row if they are fresh."""
     os.environ.pop("TRITON_INTERPRET", None)
     known = Catalog.open(root).definition(definition)
     wanted = tuple(workload_of(f"workload {place}", each, known) for place, each in enumerate(lines))
