@@ -1,6 +1,8 @@
 """derby_unified_attention_sm90 and derby_attention_forward_sm90: they compile without spills; on a GPU, every size."""
 
 import itertools
+import math
+import random
 import re
 import shutil
 import subprocess
@@ -64,7 +66,7 @@ def test_all_sources_are_named(operator):
     if operator == "unified_attention":
         decode = solution.paged_decode
         libraries += [solution.short_library, solution.decode_library, solution.shares_library]
-        libraries += [decode.library, decode.long_library, decode.other_library]
+        libraries += [decode.library, decode.long_library, decode.other_library, decode.wide_library]
     else:
         libraries.append(solution.few_library)
     assert {source for each in libraries for source in each.sources} == set(named)
@@ -107,10 +109,10 @@ def test_a_plan_covers_every_tile():
         for work in planning().Call(*sizes).works():
             for cut in [*work.cuts(), *work.halves()]:
                 made = work.plan(cut)
-                assert cut.first + cut.tiles <= len(work.blocks) and (cut.chunks == 1) == (cut.tiles == 0)
+                assert cut.first + cut.tiles <= work.tiles and (cut.chunks == 1) == (cut.tiles == 0)
                 assert made.cut == cut and made.counters == cut.tiles * work.owners
                 assert made.floats == cut.tiles * cut.chunks * work.owners * 128 * (work.size // 2 + 4)
-                assert cut.chunks * cut.chunk_blocks >= max(work.blocks)
+                assert cut.chunks * cut.chunk_blocks >= work.longest
         assert planning().plan(*sizes) == planning().plan(*sizes)
 
 
@@ -158,15 +160,42 @@ def test_batches_are_put_in_order_where_it_pays():
 def test_a_cut_must_be_worth_it(monkeypatch):
     sizes = (5926, 1, 5926, 5926, 8, 1, 256, True, 132)
     assert planning().plan(*sizes).cut != planning().UNCUT
-    planning().plan.cache_clear()
+    planning().plan.cache_clear(), planning().planned.cache_clear()
     monkeypatch.setattr(planning(), "WORTH", 2.0)
     assert planning().plan(*sizes).cut == planning().UNCUT
-    planning().plan.cache_clear()
+    planning().plan.cache_clear(), planning().planned.cache_clear()
 
 
 def test_makespan_gives_each_item_to_the_first_that_is_free():
-    assert planning().makespan([4.0, 3.0, 2.0, 2.0], 2) == 6.0
-    assert planning().makespan([5.0], 132) == 5.0
+    assert planning().makespan([(4.0, 1), (3.0, 1), (2.0, 2)], 2) == 6.0
+    assert planning().makespan([(5.0, 1)], 132) == 5.0
+    generator = random.Random(1)
+    for _ in range(50):
+        runs = [
+            (generator.choice([1.1, 2.3, 4.7]), generator.randrange(1, 40)) for _ in range(generator.randrange(1, 9))
+        ]
+        processors, between = generator.choice([1, 3, 132]), generator.choice([0.0, 1.8])
+        free = [0.0] * processors
+        for duration, number in runs:
+            for _ in range(number):
+                first = free.index(min(free))
+                free[first] = free[first] + duration + (between if free[first] else 0.0)
+        assert planning().makespan(runs, processors, between) == max(free)
+
+
+def test_what_cannot_be_the_best_plan_is_not_worked_out():
+    """Of all cuts the best is found, though most are left out by a bound."""
+    generator, left_out = random.Random(2), 0
+    for _ in range(40):
+        tokens, sequences = generator.choice([64, 700, 4000]), generator.choice([1, 3, 40])
+        longest = generator.randrange(200, 30000)
+        call = planning().Call(tokens, sequences, min(tokens, longest), longest, 8, 2, 128, True, 132)
+        every = [(work.estimate(cut), work.split, cut) for work in call.works() for cut in work.cuts()]
+        time, split, cut = min(every)
+        work, found = planning().planned(call)
+        assert (work.split, found) == (split, cut if cut != planning().UNCUT else work.in_halves())
+        left_out += sum(call.works()[each[1]].estimate(each[2], enough=time) == math.inf for each in every)
+    assert left_out > 500
 
 
 # On a GPU -------------------------------------------------------------------------------------------------------------
@@ -259,8 +288,8 @@ def forced(monkeypatch_plan, solution, split, chunks):
         work = works[min(split, len(works) - 1)]
         if chunks == 1:
             return work.plan(solution.planning.UNCUT)
-        tiles = -(-len(work.blocks) // 2) if chunks == 2 else len(work.blocks)
-        return work.plan(solution.planning.Cut(0, tiles, chunks, -(-max(work.blocks) // chunks)))
+        tiles = -(-work.tiles // 2) if chunks == 2 else work.tiles
+        return work.plan(solution.planning.Cut(0, tiles, chunks, -(-work.longest // chunks)))
 
     monkeypatch_plan(solution.planning, "plan", plan)
 

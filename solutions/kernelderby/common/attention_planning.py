@@ -9,6 +9,8 @@ go through memory. Of several sequences the host knows the longest alone; the ke
 
 import functools
 import heapq
+import itertools
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -19,6 +21,7 @@ from . import workspaces
 MOST_FLOATS = 1 << 26  # of memory for chunks: 256 MB
 L2_SHARE = 24e6  # bytes of keys and values that are worked on at the same time, of 50 to 60 MB of L2
 MOST_TILES = 4096  # with more, what the last ones cost does not show
+ROUNDED = 1 - 1e-9  # a sum of times may be off by so much
 # Seen on an H200: terabyte/s from the L2; microseconds of a launch, of an item, and of a chunk's way through memory, in
 # all and for each 128 x 64 values.
 L2_SPEED, START, ITEM, CHUNK, VALUES = 6.5, 7.0, 1.2, 2.0, 2.0
@@ -111,22 +114,43 @@ class Call:
         size, group = self.size, self.heads // self.kv_heads
         kernel = (SPLIT if split else WIDE)[size]
         pack = group if self.causal and group <= kernel.rows else 1
-        blocks = tuple(-(-length // kernel.keys) for length in self.tile_lengths(kernel.rows // pack)
-                       for _ in range(self.heads // pack))
-        return Work(self, kernel, split, pack, size, blocks)
+        blocks = itertools.groupby(-(-length // kernel.keys) for length in self.tile_lengths(kernel.rows // pack))
+        runs = tuple((count, sum(1 for _ in alike) * (self.heads // pack)) for count, alike in blocks)
+        return Work(self, kernel, split, pack, size, runs)
 
 
 @dataclass(frozen=True)
 class Work:
-    """A call's tiles in one kernel. size: the kernel's head size. blocks: tiles of keys that each tile sees, in the
-    order in which they are given out."""
+    """A call's tiles in one kernel. size: the kernel's head size. runs: (tiles of keys that a tile sees, neighbouring
+    tiles that see as many), in the order in which they are given out."""
 
     call: Call
     kernel: Kernel
     split: int
     pack: int
     size: int
-    blocks: tuple
+    runs: tuple
+
+    @functools.cached_property
+    def tiles(self):
+        return sum(number for _, number in self.runs)
+
+    @functools.cached_property
+    def counted(self):
+        """As runs, but each count once."""
+        found = {}
+        for count, number in self.runs:
+            found[count] = found.get(count, 0) + number
+        return tuple(found.items())
+
+    @functools.cached_property
+    def longest(self):
+        return max(count for count, _ in self.runs)
+
+    @functools.cached_property
+    def blocks(self):
+        """Tiles of keys that all tiles see."""
+        return sum(count * number for count, number in self.runs)
 
     @property
     def owners(self):
@@ -139,23 +163,24 @@ class Work:
     def cuts(self):
         """Cuts worth trying: none, all tiles, those that do not fill the last round."""
         yield UNCUT
-        if len(self.blocks) > MOST_TILES:
+        if self.tiles > MOST_TILES:
             return
-        longest, rounds = max(self.blocks), len(self.blocks) // self.call.processors * self.call.processors
-        for first in sorted({0, rounds} - {len(self.blocks)} if len(set(self.blocks)) == 1 else {0}):
+        longest, rounds = self.longest, self.tiles // self.call.processors * self.call.processors
+        for first in sorted({0, rounds} - {self.tiles} if len(self.counted) == 1 else {0}):
             for chunks in range(2, min(longest, 16) + 1):
-                cut = Cut(first, len(self.blocks) - first, chunks, -(-longest // chunks))
+                cut = Cut(first, self.tiles - first, chunks, -(-longest // chunks))
                 if self.floats(cut) <= MOST_FLOATS:
                     yield cut
 
     def halves(self):
         """The longest tiles of a causal sequence in two."""
-        longest = max(self.blocks)
-        if not self.call.causal or self.call.sequences > 1 or len(self.blocks) > MOST_TILES:
+        longest = self.longest
+        if not self.call.causal or self.call.sequences > 1 or self.tiles > MOST_TILES:
             return
         for least in range(longest, longest // 2, -max(1, longest // 16)):
-            cut = Cut(0, sum(count >= least for count in self.blocks), 2, -(-longest // 2))
-            if cut.tiles < len(self.blocks) and self.floats(cut) <= MOST_FLOATS:
+            tiles = sum(number for count, number in self.runs if count >= least)
+            cut = Cut(0, tiles, 2, -(-longest // 2))
+            if cut.tiles < self.tiles and self.floats(cut) <= MOST_FLOATS:
                 yield cut
 
     def in_halves(self):
@@ -163,26 +188,40 @@ class Work:
         halves = [(self.estimate(cut, NEXT) * WORTH, cut) for cut in self.halves()]
         return min([(self.estimate(UNCUT, NEXT), UNCUT), *halves])[1]
 
-    def estimate(self, cut, between=0.0):
-        """Microseconds of the whole call. between: of a multiprocessor's items."""
+    def estimate(self, cut, between=0.0, enough=math.inf):
+        """Microseconds of the whole call; infinity where they are certainly more than `enough`. between: of a
+        multiprocessor's items."""
         kernel, processors = self.kernel, self.call.processors
         computed = 4 * kernel.rows * self.size / kernel.speed * 1e-6
         block = kernel.keys * processors * max(computed, 4 * self.size / L2_SPEED * 1e-6)
-        if len(self.blocks) > MOST_TILES:
-            return START + sum(self.blocks) * block / processors
+        if self.tiles > MOST_TILES:
+            return START + self.blocks * block / processors
         values = kernel.rows * self.size / (128 * 64)
-        halves = cut.first == 0 and 0 < cut.tiles < len(self.blocks)
+        halves = cut.first == 0 and 0 < cut.tiles < self.tiles
         chunk = HALF + HALF_VALUES * values if halves else CHUNK + VALUES * values
-        items = []
-        for tile, count in enumerate(self.blocks):
-            inside = cut.first <= tile < cut.first + cut.tiles
-            parts = max(1, min(cut.chunks, -(-count // cut.chunk_blocks))) if inside else 1
-            items += [ITEM + block * -(-count // parts) + (chunk if parts > 1 else 0.0)] * parts
-        return START + makespan(items, processors, between)
+        in_any_order = self.counted if cut.tiles in (0, self.tiles) else self.runs
+        items = self.items(in_any_order, cut, block, chunk)
+        least = max(sum(duration * number for duration, number in items) / processors, max(items)[0])
+        if (START + least) * ROUNDED > enough:
+            return math.inf
+        return START + makespan(self.items(self.runs, cut, block, chunk), processors, between)
+
+    def items(self, runs, cut, block, chunk):
+        """[(microseconds, neighbouring items that take as long)] of all tiles. block: microseconds of a tile of keys.
+        chunk: of a chunk's way through memory."""
+        found, place = [], 0
+        for count, number in runs:
+            parts = max(1, min(cut.chunks, -(-count // cut.chunk_blocks)))
+            begin, end = (min(max(edge - place, 0), number) for edge in (cut.first, cut.first + cut.tiles))
+            whole = ITEM + block * count
+            part = ITEM + block * -(-count // parts) + (chunk if parts > 1 else 0.0)
+            found += [(whole, begin), (part, (end - begin) * parts), (whole, number - end)]
+            place += number
+        return [run for run in found if run[1]]
 
     def sorted(self, cut):
         """1: the sequences with most keys first. Not where tiles are cut or small, which come out even anyway."""
-        few = self.call.sequences <= min(MOST_SORTED, SORTED * max(self.blocks))
+        few = self.call.sequences <= min(MOST_SORTED, SORTED * self.longest)
         return int(1 < self.call.sequences and few and cut == UNCUT and not self.split)
 
     def plan(self, cut):
@@ -193,20 +232,36 @@ class Work:
 
 
 def makespan(items, processors, between=0.0):
-    """Microseconds until all items are done, each taken by the first that is free. between: one item and the next."""
-    free = [0.0] * min(processors, max(1, len(items)))
-    for item in items:
-        heapq.heapreplace(free, free[0] + item + (between if free[0] else 0.0))
-    return max(free)
+    """Microseconds until all items are done, each taken by the first processor that is free. items: (microseconds, how
+    many of them in a row). between: one item and the next of a processor."""
+    free = [(0.0, max(1, min(processors, sum(number for _, number in items))))]  # since when, how many processors
+    for duration, number in items:
+        while number:
+            since, alike = heapq.heappop(free)
+            taken = min(number, alike)
+            number -= taken
+            if taken < alike:
+                heapq.heappush(free, (since, alike - taken))
+            heapq.heappush(free, (since + duration + (between if since else 0.0), taken))
+    return max(since for since, _ in free)
+
+
+@functools.lru_cache(maxsize=4096)
+def planned(call):
+    """(work, cut) that should take the least time. Remembered, since equal shares are compared with it."""
+    works, best = call.works(), (math.inf,)
+    for work in works:
+        for cut in work.cuts():
+            best = min(best, (work.estimate(cut, enough=best[0]), work.split, cut))
+    _, split, cut = best
+    return works[split], works[split].in_halves() if cut == UNCUT else cut
 
 
 @functools.lru_cache(maxsize=4096)
 def plan(*sizes):
     """The plan that should take the least time. sizes: of a Call. Remembered: calls of the same sizes look it up."""
-    works = Call(*sizes).works()
-    best = min((work.estimate(cut), work.split, cut) for work in works for cut in work.cuts())
-    work, cut = works[best[1]], best[2]
-    return work.plan(work.in_halves() if cut == UNCUT else cut)
+    work, cut = planned(Call(*sizes))
+    return work.plan(cut)
 
 
 class Workspace:

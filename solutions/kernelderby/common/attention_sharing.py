@@ -11,7 +11,7 @@ import functools
 from dataclasses import dataclass, replace
 
 from . import attention_planning as planning
-from .attention_planning import CHUNK, ITEM, L2_SPEED, START, TRUSTED, UNCUT, VALUES
+from .attention_planning import CHUNK, ITEM, L2_SPEED, START, TRUSTED, VALUES
 
 # Most sequences, tiles of a head and tiles for each multiprocessor; keys of all tiles, which a CTA counts in 32 bits.
 MOST_SEQUENCES, MOST_TILES_OF_HEAD, MOST_ROUNDS, MOST_KEYS = 256, 4096, 3, 1 << 30
@@ -52,10 +52,10 @@ class Shared:
         work, call = self.work, self.work.call
         tokens, heads = work.kernel.rows // work.pack, call.heads // work.pack
         tiles = -(-call.longest_query // tokens)
-        blocks = work.blocks[:call.sequences * tiles * heads]
+        runs = first_of(work.runs, call.sequences * tiles * heads)
         computed = 4 * work.kernel.rows * work.size / work.kernel.speed
         read = 4 * work.size * max(1 / L2_SPEED, 1 / (READ_SPEED * tiles))
-        for name, value in [("tile_tokens", tokens), ("heads", heads), ("work", replace(work, blocks=blocks)),
+        for name, value in [("tile_tokens", tokens), ("heads", heads), ("work", replace(work, runs=runs)),
                             ("key", call.processors * max(computed, read) * 1e-6),
                             ("chunk", CHUNK + VALUES * work.kernel.rows * work.size / (128 * 64))]:
             object.__setattr__(self, name, value)
@@ -68,7 +68,7 @@ class Shared:
 
     def takes(self):
         """Whether the kernel counts right, whatever the lengths are, and the tiles are few."""
-        call, tiles = self.work.call, len(self.work.blocks)
+        call, tiles = self.work.call, self.work.tiles
         keys = tiles * (call.longest_keys + self.plan().overhead)
         return (1 < call.sequences <= MOST_SEQUENCES and tiles // self.heads <= MOST_TILES_OF_HEAD
                 and keys < MOST_KEYS and tiles <= MOST_ROUNDS * call.processors)
@@ -76,34 +76,33 @@ class Shared:
     def estimate(self):
         """Microseconds of the call in equal shares. If all sequences may be equally long, the kernel gives each tile as
         many CTAs where that is better."""
-        blocks, processors = self.work.blocks, self.work.call.processors
-        block = self.work.kernel.keys * self.key
-        share = (sum(blocks) * block * self.filled + len(blocks) * ITEM) / processors
-        best, of_tile = share + self.chunk + SECOND, processors // self.heads * self.heads // len(blocks)
+        work, processors = self.work, self.work.call.processors
+        block = work.kernel.keys * self.key
+        share = (work.blocks * block * self.filled + work.tiles * ITEM) / processors
+        best, of_tile = share + self.chunk + SECOND, processors // self.heads * self.heads // work.tiles
         if self.filled == 1 and of_tile:
-            alone = -(-max(blocks) // of_tile) * block + ITEM + (self.chunk if of_tile > 1 else 0.0)
+            alone = -(-work.longest // of_tile) * block + ITEM + (self.chunk if of_tile > 1 else 0.0)
             best = min(best, alone)
         return START + FOUND + best
 
     def estimate_planned(self, cut):
         """Microseconds of the call as planned for equal lengths: between the time of the longest item and that of
         equal lengths."""
-        def items(count, inside):
-            parts = max(1, min(cut.chunks, -(-count // cut.chunk_blocks))) if inside else 1
-            return [ITEM + block * -(-count // parts) + (self.chunk if parts > 1 else 0.0)] * parts
-
-        blocks, block = self.work.blocks, self.work.kernel.keys * self.key
-        cut_tiles = range(cut.first, cut.first + cut.tiles)
-        every = [item for tile, count in enumerate(blocks) for item in items(count, tile in cut_tiles)]
-        equal = planning.makespan(every, self.work.call.processors)
-        return START + self.filled * equal + (1 - self.filled) * min(equal, items(max(blocks), cut.tiles > 0)[0])
+        work, block = self.work, self.work.kernel.keys * self.key
+        items = work.items(work.runs, cut, block, self.chunk)
+        equal = planning.makespan(items, work.call.processors)
+        parts = max(1, min(cut.chunks, -(-work.longest // cut.chunk_blocks))) if cut.tiles else 1
+        longest = ITEM + block * -(-work.longest // parts) + (self.chunk if parts > 1 else 0.0)
+        return START + self.filled * equal + (1 - self.filled) * min(equal, longest)
 
 
-def planned(call):
-    """(work, cut) as planning.plan() chooses them."""
-    works = call.works()
-    _, split, cut = min((work.estimate(cut), work.split, cut) for work in works for cut in work.cuts())
-    return works[split], works[split].in_halves() if cut == UNCUT else cut
+def first_of(runs, tiles):
+    """The runs of the first tiles."""
+    found = []
+    for count, number in runs:
+        found.append((count, min(number, tiles)))
+        tiles -= found[-1][1]
+    return tuple(run for run in found if run[1])
 
 
 @functools.lru_cache(maxsize=4096)
@@ -117,7 +116,7 @@ def plan(pages, *sizes):
     if not shared:
         return None
     best = min(reversed(shared), key=Shared.estimate)  # of two as good ones that for few rows
-    work, cut = planned(call)
+    work, cut = planning.planned(call)
     if filled < 1 and work.sorted(cut):
         return None
     before = Shared(work, filled).estimate_planned(cut) * (NO_WORSE if filled == 1 else 1)
