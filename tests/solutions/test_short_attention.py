@@ -207,7 +207,9 @@ def test_which_kernel_a_call_gets(head_dim, most, monkeypatch):
     solution, called = module(), []
     monkeypatch.setattr(solution, "short_library", lambda *arguments: called.append("short"))
     monkeypatch.setattr(solution, "library", lambda *arguments: called.append("long"))
-    monkeypatch.setattr(solution, "decode_library", lambda *arguments: called.append("few rows"))
+    monkeypatch.setattr(solution, "shares_library", lambda *arguments: called.append("shares"))
+    for library in ("decode_library", "wide_library"):
+        monkeypatch.setattr(solution, library, lambda *arguments: called.append("few rows"))
     monkeypatch.setattr(solution, "workspace", lambda *arguments: (None, None))
     monkeypatch.setattr(solution.paged_decode, "run_with", lambda *arguments: called.append("decode"))
     monkeypatch.setattr(solution.planning, "processors", lambda device: 132)
@@ -220,6 +222,7 @@ def test_which_kernel_a_call_gets(head_dim, most, monkeypatch):
         (16, 1, most),
         (15, 1, most + 1),
         (32, 2, 4000),
+        (1, 2, 33000),
     ):
         case = case_of(
             NAME,
@@ -236,8 +239,8 @@ def test_which_kernel_a_call_gets(head_dim, most, monkeypatch):
             sm_scale=head_dim**-0.5,
         )
         solution.run(*inputs_of(NAME, case).values(), *outputs_of(NAME, case).values())
-    few = "few rows" if head_dim == 128 else "long"
-    assert called == ["short", "short", "long", "long", "long", "decode", "decode", few]
+    drafts = "shares" if head_dim == 256 else "long"  # of equal lengths, whose tiles fill the GPU
+    assert called == ["short", "short", "long", "long", "long", "decode", "decode", drafts, "few rows"]
 
 
 # On a GPU -------------------------------------------------------------------------------------------------------------
