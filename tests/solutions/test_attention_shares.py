@@ -176,7 +176,7 @@ def module(*edits):
     return sys.modules[run.__module__]
 
 
-ALL_KERNELS = "switch (rounded_head_dim(head_dim)) { DERBY_HEAD_DIMS(split, start, true, true) }"
+ALL_KERNELS = "switch (rounded_head_dim(head_dim)) { DERBY_HEAD_DIMS_IN_SHARES(split, start, true, true) }"
 FEW_KERNELS = "switch (rounded_head_dim(head_dim)) { DERBY_HEAD_DIM(64, split, start, true, true) SMALL }"
 
 
@@ -199,11 +199,11 @@ def on_cpu(*edits):
 
 
 def force(solution, split, processors, replaced=setattr, again=0, least=1, overhead=20):
-    """Every call of several sequences takes equal shares, with this kernel where the head size has it. again: far below
+    """Every call takes equal shares, with this kernel where the head size has it. again: far below
     0 no CTA has just one chunk, far above all have."""
 
     def plan(pages, *sizes):
-        works = solution.planning.Call(*sizes).works()
+        works = solution.planning.Call(*sizes).works(solution.sharing.FEW)
         made = solution.sharing.Shared(works[min(split, len(works) - 1)], 1.0).plan()
         return dataclasses.replace(made, overhead=overhead, again=again, least=least)
 
@@ -275,7 +275,8 @@ def passes(solution, lengths, heads, kv_heads, head_dim, device="cpu"):
 
 DRAFTS = [(4, 330), (4, 9), (3, 700), (1, 40), (4, 4), (2, 129)]
 MIXED = [(1, 200), (37, 37), (90, 210), (1, 1), (2, 513)]
-LONE = [(3, 1290), (2, 30)]  # the first has nearly all CTAs: its chunks are added in groups
+LONE = [(3, 1290), (2, 30)]  # the first has nearly all CTAs: several warps add its chunks
+ONE = [(3, 1290)]
 EQUAL = [(4, 640)] * 3
 # (lengths, heads, key heads, head_dim, split, multiprocessors, again)
 CALLS = [
@@ -284,6 +285,7 @@ CALLS = [
     (MIXED, 4, 1, 72, 1, 5, 0),
     (MIXED, 4, 2, 64, 0, 3, 0),
     (LONE, 6, 1, 64, 1, 23, 0),
+    (ONE, 6, 1, 64, 1, 23, 0),
     (EQUAL, 4, 2, 64, 1, 20, 1 << 20),
     (EQUAL, 70, 1, 72, 1, 9, 90),  # more heads a key head than a tile has rows
 ]
@@ -313,14 +315,17 @@ def test_scores_far_apart_and_the_same_bits():
 
 
 MUTANTS = [
-    # attention_groups.cuh
-    ("return 2 * (tile.slot + chunk) + (chunk == 0);", "return 2 * (tile.slot + chunk);"),
-    ("for (int level = 0; level < min(groups, 2); ++level)", "for (int level = 0; level < 1; ++level)"),
-    ("if (count == 1) continue;", "if (count == 1) return true;"),
-    ("(2 * call.shares * level + slot_of(first))", "slot_of(first)"),
-    ("place(level == 0 ? tile.chunk : mine * group)", "place(tile.chunk)"),
-    ("first_row + 16 > -tile.token * call.pack", "first_row > -tile.token * call.pack"),
-    ("count - 1);\n            __threadfence", "count);\n            __threadfence"),
+    # attention_combine.cuh
+    ("slot = 2 * (tile.slot + chunk) + (chunk == 0);", "slot = 2 * (tile.slot + chunk);"),
+    ("max(-tile.token * call.pack, 0) / 16;", "(max(-tile.token * call.pack, 0) + 15) / 16;"),
+    ("fmaxf(softmax.largest[1] * call.scale_log2, NO_SCORE)", "softmax.largest[1] * call.scale_log2"),
+    ("if (tile.chunk == 0 && warpgroup == 0", "if (tile.chunk == 1 && warpgroup == 0"),
+    ("shared.before[share + step] <= round", "shared.before[share + step] < round"),
+    ("if (threadIdx.x == 0) begin_no_tile<S>(call);", ""),
+    ("int chunk = member * tile.chunks / team;", "int chunk = member * (tile.chunks / team);"),
+    ("member == 0 && i < team; ++i", "member == 0 && i < team - 1; ++i"),
+    ("if (i < warp) before += shared.of_warp[i];", ""),
+    ("* GROUPS * team_of(tile.chunks)", "* GROUPS"),
     # attention_shares.cuh
     ("found.first_block = blocks * chunk / found.chunks;", "found.first_block = 0;"),
     ("return block < call.least ? 0 :", "return"),
@@ -332,7 +337,7 @@ MUTANTS = [
     ("lengths = lengths_of<S>(call, sequence);\n", ""),
 ]
 LONG = [(4, 500), (4, 530), (2, 460)]  # CTAs have the end of one and the begin of the next
-TWO = [(4, 832)] * 2  # 13 chunks each: the last of four groups has one
+TWO = [(4, 832)] * 2  # 13 chunks each, 4 warps for each row
 MANY = [(1 + keys % 2, 20 + keys) for keys in range(40)]  # more than a warp counts
 # (lengths, heads, key heads, head_dim, split, multiprocessors, again, least), in both orders
 ON_MUTANTS = [
@@ -340,6 +345,7 @@ ON_MUTANTS = [
     (TWO, 6, 1, 64, 1, 26, 1 << 20, 1),
     (MIXED, 4, 2, 64, 1, 3, 0, 2),
     (MANY, 4, 1, 64, 1, 5, 0, 1),
+    (LONG, 8, 2, 64, 1, 40, 1 << 20, 1),
 ]
 
 
@@ -372,11 +378,13 @@ def test_mutants_fail(mutant):
 def test_it_compiles_without_spills():
     solution = module()
     made = nvcc.kernels_of(nvcc_of(solution), solution.library.folder / "shares.cu")
-    assert len(made) == len(HEAD_DIMS) + 5
+    assert len(made) == 4 * len(HEAD_DIMS)
+    names = "derby_long_attention_in_shares", "derby_combine_chunks"
+    assert [sum(name in kernel.name for kernel in made) for name in names] == [2 * len(HEAD_DIMS)] * 2
     for kernel in made:
-        size = int(re.search(r"AttentionShapeILi(\d+)E", kernel.name).group(1))
-        assert "derby_long_attention_in_shares" in kernel.name and kernel.registers <= 168
-        assert kernel.spilled <= {256: 40}.get(size, 32), kernel
+        size, few = map(int, re.search(r"AttentionShapeILi(\d+)E.*?Lb([01])E", kernel.name).groups())
+        assert kernel.registers <= (232 if few and size > 128 else 168)
+        assert kernel.spilled <= (0 if "combine" in kernel.name else 32), kernel
 
 
 BATCH = [(8, 9000), (8, 70), (5, 30000), (1, 1), (37, 900), (90, 4000), (8, 12000)]
@@ -395,7 +403,7 @@ def test_on_a_gpu(head_dim, split, monkeypatch):
     for processors, again in [(132, 0), (132, 1 << 20), (132, -(1 << 20)), (5, 0)]:
         force(solution, split, processors, monkeypatch.setattr, again, 2, 80)
         for heads, kv_heads in [(8, 2), (24, 2), (7, 7)]:
-            for lengths in (BATCH, LONE, [(4, 5000)] * 9):
+            for lengths in (BATCH, LONE, ONE, [(4, 5000)] * 9):
                 assert passes(solution, lengths, heads, kv_heads, head_dim, "cuda"), (processors, heads, lengths)
                 assert counters_are_zero(solution)
 

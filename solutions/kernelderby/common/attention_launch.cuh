@@ -43,7 +43,11 @@ static cudaError_t start_in_shares(const AttentionMaps& maps, const SharesCall& 
     static OnceADevice ready;
     const cudaError_t error = ready.allow_shared_memory<derby_long_attention_in_shares<S>, S::SHARED>();
     if (error != cudaSuccess) return error;
-    return launch(derby_long_attention_in_shares<S>, {call.shares, S::THREADS, S::SHARED}, stream, maps, call);
+    const cudaError_t started = launch(derby_long_attention_in_shares<S>, {call.shares, S::THREADS, S::SHARED}, stream,
+                                       maps, call);
+    if (started != cudaSuccess) return started;
+    return launch(derby_combine_chunks<S>, {2 * call.shares, COMBINE_THREADS, sizeof(CombineShared), 1, true}, stream,
+                  call);
 }
 
 // sorted: several sequences are ordered by their number of keys, most first, if shared memory has room for their order
@@ -111,7 +115,10 @@ inline int rounded_head_dim(int head_dim) {
     case D: return split ? launch(ShapeOf<D, true, __VA_ARGS__>{}) : launch(ShapeOf<D, false, __VA_ARGS__>{});
 #define DERBY_WIDE_HEAD_DIM(D, split, launch, ...) \
     case D: return split ? int(cudaErrorInvalidValue) : launch(ShapeOf<D, false, __VA_ARGS__>{});
-#define DERBY_HEAD_DIMS(...) \
+#define DERBY_SMALL_HEAD_DIMS(...) \
     DERBY_HEAD_DIM(64, __VA_ARGS__) DERBY_HEAD_DIM(72, __VA_ARGS__) DERBY_HEAD_DIM(80, __VA_ARGS__) \
-    DERBY_HEAD_DIM(96, __VA_ARGS__) DERBY_HEAD_DIM(128, __VA_ARGS__) DERBY_WIDE_HEAD_DIM(192, __VA_ARGS__) \
-    DERBY_WIDE_HEAD_DIM(256, __VA_ARGS__)
+    DERBY_HEAD_DIM(96, __VA_ARGS__) DERBY_HEAD_DIM(128, __VA_ARGS__)
+#define DERBY_HEAD_DIMS(...) \
+    DERBY_SMALL_HEAD_DIMS(__VA_ARGS__) DERBY_WIDE_HEAD_DIM(192, __VA_ARGS__) DERBY_WIDE_HEAD_DIM(256, __VA_ARGS__)
+#define DERBY_HEAD_DIMS_IN_SHARES(...) \
+    DERBY_SMALL_HEAD_DIMS(__VA_ARGS__) DERBY_HEAD_DIM(192, __VA_ARGS__) DERBY_HEAD_DIM(256, __VA_ARGS__)

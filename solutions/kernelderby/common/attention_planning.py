@@ -98,8 +98,10 @@ class Call:
         """The head size of the kernels that take head_dim: columns past it are zeros."""
         return next(size for size in WIDE if self.head_dim <= size)
 
-    def works(self):
-        return [self.work(split) for split in (0, 1) if self.size in (WIDE, SPLIT)[split]]
+    def works(self, few=None):
+        """The call's work for each kernel of its head size. few: those for few rows, if not SPLIT."""
+        kernels = WIDE, few or SPLIT
+        return [self.work(split, kernels[split][self.size]) for split in (0, 1) if self.size in kernels[split]]
 
     def tile_lengths(self, tile_tokens):
         """Keys that each tile of one head sees, the last rows first. Of several sequences all are taken to be as long
@@ -109,10 +111,9 @@ class Call:
         tiles = len(one) if self.sequences == 1 else self.tokens // tile_tokens + self.sequences
         return [one[tile % len(one)] for tile in range(tiles)]
 
-    def work(self, split):
+    def work(self, split, kernel):
         """The call's work for one of the two kernels."""
         size, group = self.size, self.heads // self.kv_heads
-        kernel = (SPLIT if split else WIDE)[size]
         pack = group if self.causal and group <= kernel.rows else 1
         blocks = itertools.groupby(-(-length // kernel.keys) for length in self.tile_lengths(kernel.rows // pack))
         runs = tuple((count, sum(1 for _ in alike) * (self.heads // pack)) for count, alike in blocks)

@@ -109,8 +109,9 @@ struct AttentionForm {
 // the limit.
 constexpr AttentionForm WIDE_FORMS[] = {{64, 128, 3, 2}, {72, 128, 3, 2}, {80, 112, 3, 2}, {96, 96, 3, 2},
                                         {128, 128, 2, 2}, {192, 112, 2, 2}, {256, 80, 2, 2}};
-// SPLIT, for few rows: small tiles of keys, so that both warpgroups have some; for larger heads registers are too few.
-constexpr AttentionForm SPLIT_FORMS[] = {{64, 64, 2, 4}, {72, 64, 2, 4}, {80, 64, 2, 4}, {96, 64, 2, 4}, {128, 64, 2, 4}};
+// SPLIT, for few rows: small tiles of keys, so that both warpgroups have some. The last two are for equal shares alone.
+constexpr AttentionForm SPLIT_FORMS[] = {{64, 64, 2, 4}, {72, 64, 2, 4},  {80, 64, 2, 4}, {96, 64, 2, 4},
+                                         {128, 64, 2, 4}, {192, 64, 1, 4}, {256, 64, 1, 3}};
 
 template <int HEAD_DIM, size_t COUNT>
 constexpr AttentionForm form_of(const AttentionForm (&forms)[COUNT]) {

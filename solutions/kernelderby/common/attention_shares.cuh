@@ -6,7 +6,8 @@
 // through its own, so it works on the end of one tile, on whole tiles, and on the begin of another one. Where each CTA
 // can have one chunk of one tile, and the longest chunk takes no longer than a share with a second item, the line
 // counts chunks instead of keys: then a batch of equal sequences is cut as the host would cut it.
-// The memory for chunks does not depend on the lengths: two places a CTA.
+// The memory for chunks does not depend on the lengths: two places a CTA. A second kernel adds them
+// (attention_combine.cuh).
 // Constraints: those of long_attention.cuh; at most 256 sequences. No CTA waits for another one.
 #pragma once
 #include "attention_tiles.cuh"

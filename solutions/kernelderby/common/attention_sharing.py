@@ -1,25 +1,34 @@
-"""Which batches of several sequences the kernel for equal shares takes (attention_shares.cuh), from sizes that the host
+"""Which batches the kernel for equal shares takes (attention_shares.cuh), from sizes that the host
 knows.
 
-That kernel finds its cut from the lengths. It costs a call a few microseconds more, so a batch that may have equal
-lengths gets it only if it is expected to take no longer than by attention_planning.py. A cache with fewer pages than
-equal sequences need means a ragged batch. Such a batch stays with attention_planning.py where that one cuts nothing and
-begins with the longest sequences, which comes out even.
+That kernel finds its cut from the lengths, and a second one adds what several multiprocessors have computed of a tile.
+Both cost a call a few microseconds more, so it gets them only if it is expected to take clearly less time than by
+attention_planning.py. A cache with fewer pages than equal sequences need means a ragged batch. Such a batch stays with
+attention_planning.py where that one cuts nothing and begins with the longest sequences, which comes out even.
 """
 
 import functools
 from dataclasses import dataclass, replace
 
 from . import attention_planning as planning
-from .attention_planning import CHUNK, ITEM, L2_SPEED, START, TRUSTED, VALUES
+from .attention_planning import CHUNK, ITEM, L2_SPEED, START, TRUSTED, VALUES, Kernel
+
+# The kernels for few rows: of large heads there are some for equal shares alone.
+FEW = {**planning.SPLIT, 192: Kernel(64, 64, 400), 256: Kernel(64, 64, 400)}
 
 # Most sequences, tiles of a head and tiles for each multiprocessor; keys of all tiles, which a CTA counts in 32 bits.
 MOST_SEQUENCES, MOST_TILES_OF_HEAD, MOST_ROUNDS, MOST_KEYS = 256, 4096, 3, 1 << 30
+MOST_PROCESSORS = 256  # a thread of attention_combine.cuh each
 LEAST_BLOCKS = 2  # of keys, of the smallest chunk
-# Microseconds of the way to a CTA's share, and of its second item; terabyte/s of keys that a single tile reads.
-FOUND, SECOND, READ_SPEED = 1.5, 2.8, 4.4
+BEGUN = 12  # numbers about the tile that a CTA has begun
+# Seen on an H200. Microseconds of the way to a CTA's share, of its second item, and of 128 x 64 values of a chunk on
+# their way through memory; terabyte/s of keys that a single tile reads; what a key of the kernels for few rows takes of
+# the time that it is expected to.
+FOUND, SECOND, SHARED_VALUES, READ_SPEED, FEW_KEY = 1.5, 2.8, 0.5, 4.4, 0.85
 RAGGED = 0.75  # of the pages that equal sequences need: with fewer the batch is ragged
-NO_WORSE = 1.02  # what equal shares may cost a batch that may have equal lengths
+# Of the time that the host's plan is expected to take, what equal shares may take: where each sequence has one tile of
+# a head, where it has more.
+WORTH, WORTH_OF_MORE = 0.85, 0.75
 
 
 @dataclass(frozen=True)
@@ -42,7 +51,7 @@ class Shared:
 
     tile_tokens, heads: query tokens of a tile, tiles of the same tokens. key: microseconds that a multiprocessor takes
     for a key of a tile while all others work too; keys come from memory, but for the further tiles of one sequence.
-    chunk: of a chunk's way through memory.
+    chunk: of a chunk's way through memory as planned, shared_chunk: in equal shares.
     """
 
     work: planning.Work
@@ -55,33 +64,35 @@ class Shared:
         runs = first_of(work.runs, call.sequences * tiles * heads)
         computed = 4 * work.kernel.rows * work.size / work.kernel.speed
         read = 4 * work.size * max(1 / L2_SPEED, 1 / (READ_SPEED * tiles))
+        values = work.kernel.rows * work.size / (128 * 64)
         for name, value in [("tile_tokens", tokens), ("heads", heads), ("work", replace(work, runs=runs)),
                             ("key", call.processors * max(computed, read) * 1e-6),
-                            ("chunk", CHUNK + VALUES * work.kernel.rows * work.size / (128 * 64))]:
+                            ("chunk", CHUNK + VALUES * values), ("shared_chunk", CHUNK + SHARED_VALUES * values)]:
             object.__setattr__(self, name, value)
 
     def plan(self):
         work, call = self.work, self.work.call
         places = 2 * call.processors * work.owners
         return Shares(work.split, work.pack, max(1, round(ITEM / self.key)), round(SECOND / self.key), LEAST_BLOCKS,
-                      int(call.longest_keys >= TRUSTED), 2 * places, places * 128 * (work.size // 2 + 4))
+                      int(call.longest_keys >= TRUSTED), 0, places * 128 * (work.size // 2 + 4) + BEGUN * call.processors)
 
     def takes(self):
         """Whether the kernel counts right, whatever the lengths are, and the tiles are few."""
         call, tiles = self.work.call, self.work.tiles
         keys = tiles * (call.longest_keys + self.plan().overhead)
-        return (1 < call.sequences <= MOST_SEQUENCES and tiles // self.heads <= MOST_TILES_OF_HEAD
-                and keys < MOST_KEYS and tiles <= MOST_ROUNDS * call.processors)
+        return (call.sequences <= MOST_SEQUENCES and call.processors <= MOST_PROCESSORS
+                and tiles // self.heads <= MOST_TILES_OF_HEAD and keys < MOST_KEYS
+                and tiles <= MOST_ROUNDS * call.processors)
 
     def estimate(self):
         """Microseconds of the call in equal shares. If all sequences may be equally long, the kernel gives each tile as
         many CTAs where that is better."""
         work, processors = self.work, self.work.call.processors
-        block = work.kernel.keys * self.key
+        block = work.kernel.keys * self.key * (FEW_KEY if work.split else 1)
         share = (work.blocks * block * self.filled + work.tiles * ITEM) / processors
-        best, of_tile = share + self.chunk + SECOND, processors // self.heads * self.heads // work.tiles
+        best, of_tile = share + self.shared_chunk + SECOND, processors // self.heads * self.heads // work.tiles
         if self.filled == 1 and of_tile:
-            alone = -(-work.longest // of_tile) * block + ITEM + (self.chunk if of_tile > 1 else 0.0)
+            alone = -(-work.longest // of_tile) * block + ITEM + (self.shared_chunk if of_tile > 1 else 0.0)
             best = min(best, alone)
         return START + FOUND + best
 
@@ -107,17 +118,18 @@ def first_of(runs, tiles):
 
 @functools.lru_cache(maxsize=4096)
 def plan(pages, *sizes):
-    """Shares, where several sequences are better off with them, or None. pages: of 16 tokens that there are. sizes: of
+    """Shares, where a call is better off with them, or None. pages: of 16 tokens that there are. sizes: of
     a planning.Call. Remembered: calls of the same sizes look it up."""
     call = planning.Call(*sizes)
-    filled = min(1.0, pages * 16 / (call.sequences * call.longest_keys))
+    filled = min(1.0, pages * 16 / max(call.sequences * call.longest_keys, 1))
     filled = filled if filled < RAGGED else 1.0
-    shared = [each for each in (Shared(work, filled) for work in call.works()) if each.takes()]
+    shared = [each for each in (Shared(work, filled) for work in call.works(FEW)) if each.takes()]
     if not shared:
         return None
     best = min(reversed(shared), key=Shared.estimate)  # of two as good ones that for few rows
     work, cut = planning.planned(call)
     if filled < 1 and work.sorted(cut):
         return None
-    before = Shared(work, filled).estimate_planned(cut) * (NO_WORSE if filled == 1 else 1)
-    return best.plan() if best.estimate() <= before else None
+    before = Shared(work, filled).estimate_planned(cut)
+    worth = WORTH if call.longest_query <= best.tile_tokens else WORTH_OF_MORE
+    return best.plan() if best.estimate() <= worth * before else None

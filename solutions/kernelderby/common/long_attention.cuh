@@ -11,7 +11,7 @@
 // multiple of key heads; bf16, contiguous, addresses a multiple of 16; sm_scale > 0. The host gives the order of the
 // items (attention_order.cuh) and a counter at zero.
 #pragma once
-#include "attention_groups.cuh"
+#include "attention_combine.cuh"
 #include "attention_producer.cuh"
 #include "attention_results.cuh"
 #include "wgmma.cuh"
@@ -221,7 +221,9 @@ __device__ __forceinline__ void prepare(const AttentionCall& call, SharedMap<S> 
 
 template <typename S>
 __device__ __forceinline__ void prepare(const SharesCall& call, SharedMap<S> shared) {
+    if (threadIdx.x == 0) begin_no_tile<S>(call);
     find_share<S>(call, shared);
+    let_next_kernel_start();
 }
 
 template <typename S, typename Call>

@@ -4,8 +4,8 @@ long_attention.cuh says how the kernel works: TMA boxes of one 16-token page eac
 rows that take turns on the tensor cores, weights kept in registers. Query heads of a group share tiles. Where no
 sequence has more than 256 tokens (head_dim 64 and 128; 128 tokens with head_dim 256), short_attention.cuh reads keys
 and values once into shared memory instead; where sequences have few query tokens each and long contexts,
-decode_attention.cuh gives every multiprocessor an equal stretch of the pages; where a batch may be ragged,
-attention_shares.cuh gives every multiprocessor an equal share of the keys of long_attention.cuh's tiles. One query
+decode_attention.cuh gives every multiprocessor an equal stretch of the pages; where a batch may be ragged, or tiles are
+few, attention_shares.cuh gives every multiprocessor an equal share of the keys of long_attention.cuh's tiles. One query
 token a sequence is paged decode (paged_decode.py) in one of its forms. Which kernel a call gets, and how the work is
 cut, is chosen from sizes that the host knows (attention_planning.py, attention_sharing.py); nothing waits for the GPU.
 
@@ -44,9 +44,9 @@ FEW_ROWS = 16  # query tokens times heads of a group, as in decode.cu, which has
 # head_dim of decode_wide.cu's kernels -> the least that they take, key heads of a multiprocessor, whether pairs of
 # warps have 9 to 16 rows.
 WIDE = {64: (64, 8, False), 96: (72, 8, False), 128: (104, 8, False), 192: (136, 4, True), 256: (200, 4, True)}
-# Where the kernel for few rows is the faster one, seen on an H200. Keys of all key heads, each counted as one of 128
-# values: of several sequences; of a single one, whose own keys must be so many, too.
-MANY_KEYS, LEAST_KEYS, LEAST_LENGTH = 1 << 21, 1 << 15, 2048
+# Where the kernel for few rows is faster than equal shares, seen on an H200: keys of all key heads of several sequences,
+# each counted as one of 128 values; head_dim.
+MANY_KEYS, MOST_SPREAD = 1 << 20, 128
 MOST_HEAD_DIM = 256
 STRETCHES = {"stretches": 1}  # decode_library, for one query token a sequence
 
@@ -66,15 +66,11 @@ def few_rows_size(head_dim):
     return next((size for size, (least, *_) in WIDE.items() if least <= head_dim <= size), None)
 
 
-def spreads_pages(sequences, longest, kv_heads, rows, head_dim):
+def spreads_pages(sequences, longest, kv_heads, head_dim):
     """Whether few query rows are better off with the kernel that gives every multiprocessor an equal stretch of pages.
-    It starts later than the others, so there must be much to read: very much for several sequences, which could also go
-    in equal shares. Its products of 9 to 16 rows are slower than theirs, unless pairs of warps share them, or a single
-    sequence has too few tiles to fill the GPU."""
-    keys, is_slow = sequences * kv_heads * longest * head_dim // 128, rows > 8 and not WIDE[few_rows_size(head_dim)][2]
-    if sequences > 1:
-        return keys >= MANY_KEYS
-    return longest >= LEAST_LENGTH and keys >= LEAST_KEYS and (not is_slow or kv_heads < 4)
+    It starts later than the others, so there must be very much to read."""
+    keys = sequences * kv_heads * longest * head_dim // 128
+    return sequences > 1 and head_dim <= MOST_SPREAD and keys >= MANY_KEYS
 
 
 def is_decode(tokens, sequences, max_query_len, rows):
@@ -132,7 +128,7 @@ def run(query, key_cache, value_cache, cu_seqlens_q, seq_lens, block_table, max_
                       float(sm_scale), processors)
         return
     size = few_rows_size(head_dim) if rows <= FEW_ROWS else None
-    if form or (size and spreads_pages(sequences, int(max_seq_len), kv_heads, rows, head_dim)):
+    if form or (size and spreads_pages(sequences, int(max_seq_len), kv_heads, head_dim)):
         together = key_heads_together(sequences, int(max_seq_len), kv_heads, processors, WIDE[size][1])
         floats = 2 * processors * together * (8 if rows <= 8 else 16) * (size + 4)
         few_rows = decode_library if head_dim == 128 else wide_library
@@ -141,7 +137,7 @@ def run(query, key_cache, value_cache, cu_seqlens_q, seq_lens, block_table, max_
                  head_dim, int(max_query_len), float(sm_scale), together, processors)
         return
     sizes = (tokens, sequences, int(max_query_len), int(max_seq_len), heads, kv_heads, head_dim, True, processors)
-    made = sharing.plan(pages_used(blocks, sequences, sizes[3]), *sizes) if sequences > 1 else None
+    made = sharing.plan(pages_used(blocks, sequences, sizes[3]), *sizes)
     if made:
         counters, partials = workspace(device, made)
         shares_library(device, query, key_cache, value_cache, cu_seqlens_q, seq_lens, block_table, output, counters,
