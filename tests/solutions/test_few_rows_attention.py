@@ -248,8 +248,9 @@ def test_mutants_of_pairs_fail(monkeypatch):
         (12, 52518, 8, 2),
         (64, 2048, 5, None),
         (64, 8192, 8, 4),  # few enough parts for a multiprocessor not to go through many
-        (256, 2048, 16, 8),
-        (3000, 2048, 6, 2),
+        (256, 2048, 16, None),
+        (256, 4096, 16, 8),
+        (3000, 4096, 6, 2),
     ],
 )
 def test_which_calls_it_takes(sequences, longest, kv_heads, together):

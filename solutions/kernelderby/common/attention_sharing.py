@@ -3,8 +3,9 @@ knows.
 
 That kernel finds its cut from the lengths, and a second one adds what several multiprocessors have computed of a tile.
 Both cost a call a few microseconds more, so it gets them only if it is expected to take clearly less time than by
-attention_planning.py. A cache with fewer pages than equal sequences need means a ragged batch. Such a batch stays with
-attention_planning.py where that one cuts nothing and begins with the longest sequences, which comes out even.
+attention_planning.py. A cache with fewer pages than equal sequences need means a ragged batch. Such a batch with as many
+query tokens for each sequence stays with attention_planning.py where that one cuts nothing and begins with the longest
+sequences, which comes out even.
 """
 
 import functools
@@ -25,10 +26,8 @@ BEGUN = 12  # numbers about the tile that a CTA has begun
 # their way through memory; terabyte/s of keys that a single tile reads; what a key of the kernels for few rows takes of
 # the time that it is expected to.
 FOUND, SECOND, SHARED_VALUES, READ_SPEED, FEW_KEY = 1.5, 2.8, 0.5, 4.4, 0.85
-RAGGED = 0.75  # of the pages that equal sequences need: with fewer the batch is ragged
-# Of the time that the host's plan is expected to take, what equal shares may take: where each sequence has one tile of
-# a head, where it has more.
-WORTH, WORTH_OF_MORE = 0.85, 0.75
+RAGGED = 0.75  # of the pages that equal sequences need: with fewer the batch is ragged; of the query tokens likewise
+WORTH = 0.85  # of the time that the host's plan is expected to take, what equal shares may take
 
 
 @dataclass(frozen=True)
@@ -128,8 +127,6 @@ def plan(pages, *sizes):
         return None
     best = min(reversed(shared), key=Shared.estimate)  # of two as good ones that for few rows
     work, cut = planning.planned(call)
-    if filled < 1 and work.sorted(cut):
+    if filled < 1 and call.tokens >= RAGGED * call.sequences * call.longest_query and work.sorted(cut):
         return None
-    before = Shared(work, filled).estimate_planned(cut)
-    worth = WORTH if call.longest_query <= best.tile_tokens else WORTH_OF_MORE
-    return best.plan() if best.estimate() <= worth * before else None
+    return best.plan() if best.estimate() <= WORTH * Shared(work, filled).estimate_planned(cut) else None

@@ -41,12 +41,11 @@ clusters_library, stretches_library = paged_decode.library, paged_decode.long_li
 other_library, wide_library = paged_decode.other_library, paged_decode.wide_library
 MOST_SHORT = {64: 256, 128: 256, 256: 128}  # head_dim: tokens of a sequence, as in short_units.cuh
 FEW_ROWS = 16  # query tokens times heads of a group, as in decode.cu, which has head_dim 128 only, and decode_wide.cu
-# head_dim of decode_wide.cu's kernels -> the least that they take, key heads of a multiprocessor, whether pairs of
-# warps have 9 to 16 rows.
-WIDE = {64: (64, 8, False), 96: (72, 8, False), 128: (104, 8, False), 192: (136, 4, True), 256: (200, 4, True)}
+# head_dim of decode_wide.cu's kernels -> the least that they take, key heads of a multiprocessor.
+WIDE = {64: (64, 8), 96: (72, 8), 128: (104, 8), 192: (136, 4), 256: (200, 4)}
 # Where the kernel for few rows is faster than equal shares, seen on an H200: keys of all key heads of several sequences,
-# each counted as one of 128 values; head_dim.
-MANY_KEYS, MOST_SPREAD = 1 << 20, 128
+# each counted as one of 128 values; keys of the longest sequence; head_dim.
+MANY_KEYS, LEAST_LENGTH, MOST_SPREAD = 1 << 20, 4096, 128
 MOST_HEAD_DIM = 256
 STRETCHES = {"stretches": 1}  # decode_library, for one query token a sequence
 
@@ -63,14 +62,20 @@ def in_triton(*inputs, output):
 
 def few_rows_size(head_dim):
     """Of WIDE, the size of the kernel for such heads, or None."""
-    return next((size for size, (least, *_) in WIDE.items() if least <= head_dim <= size), None)
+    return next((size for size, (least, _) in WIDE.items() if least <= head_dim <= size), None)
 
 
 def spreads_pages(sequences, longest, kv_heads, head_dim):
     """Whether few query rows are better off with the kernel that gives every multiprocessor an equal stretch of pages.
     It starts later than the others, so there must be very much to read."""
     keys = sequences * kv_heads * longest * head_dim // 128
-    return sequences > 1 and head_dim <= MOST_SPREAD and keys >= MANY_KEYS
+    return sequences > 1 and head_dim <= MOST_SPREAD and longest >= LEAST_LENGTH and keys >= MANY_KEYS
+
+
+def shares_decode(longest, kv_heads, rows, head_dim):
+    """Whether one query token a sequence may be better off in equal shares than with paged decode, whose loads of few
+    large key heads run less far ahead."""
+    return head_dim > 192 and rows >= 8 and kv_heads <= 2 and longest >= LEAST_LENGTH
 
 
 def is_decode(tokens, sequences, max_query_len, rows):
@@ -115,29 +120,31 @@ def run(query, key_cache, value_cache, cu_seqlens_q, seq_lens, block_table, max_
         return
     device, sequences = query.device, block_table.shape[0]
     processors = planning.processors(device)
-    rows, form = int(max_query_len) * (heads // kv_heads), None
-    if is_decode(tokens, sequences, int(max_query_len), rows):
-        inputs = query, key_cache, value_cache, block_table, seq_lens, int(max_seq_len), float(sm_scale)
+    rows, form, longest = int(max_query_len) * (heads // kv_heads), None, int(max_seq_len)
+    sizes = (tokens, sequences, int(max_query_len), longest, heads, kv_heads, head_dim, True, processors)
+    pages = pages_used(blocks, sequences, longest)
+    one_query = is_decode(tokens, sequences, int(max_query_len), rows)
+    if one_query and not (shares_decode(longest, kv_heads, rows, head_dim) and sharing.plan(pages, *sizes)):
+        inputs = query, key_cache, value_cache, block_table, seq_lens, longest, float(sm_scale)
         form = choose(*inputs)
         if form is not STRETCHES:
             paged_decode.run_with(form, *inputs, output)
             return
-    if form is None and int(max_seq_len) <= MOST_SHORT.get(head_dim, 0):
+    if form is None and longest <= MOST_SHORT.get(head_dim, 0):
         short_library(device, query, key_cache, value_cache, cu_seqlens_q, seq_lens, block_table, output, tokens,
                       sequences, blocks, block_table.shape[1], heads, kv_heads, head_dim, int(max_query_len),
                       float(sm_scale), processors)
         return
     size = few_rows_size(head_dim) if rows <= FEW_ROWS else None
-    if form or (size and spreads_pages(sequences, int(max_seq_len), kv_heads, head_dim)):
-        together = key_heads_together(sequences, int(max_seq_len), kv_heads, processors, WIDE[size][1])
+    if form or (size and spreads_pages(sequences, longest, kv_heads, head_dim)):
+        together = key_heads_together(sequences, longest, kv_heads, processors, WIDE[size][1])
         floats = 2 * processors * together * (8 if rows <= 8 else 16) * (size + 4)
         few_rows = decode_library if head_dim == 128 else wide_library
         few_rows(device, query, key_cache, value_cache, cu_seqlens_q, seq_lens, block_table, output,
                  *workspace(device, Needed(3 * processors, floats)), sequences, block_table.shape[1], heads, kv_heads,
                  head_dim, int(max_query_len), float(sm_scale), together, processors)
         return
-    sizes = (tokens, sequences, int(max_query_len), int(max_seq_len), heads, kv_heads, head_dim, True, processors)
-    made = sharing.plan(pages_used(blocks, sequences, sizes[3]), *sizes)
+    made = sharing.plan(pages, *sizes)
     if made:
         counters, partials = workspace(device, made)
         shares_library(device, query, key_cache, value_cache, cu_seqlens_q, seq_lens, block_table, output, counters,
