@@ -9,6 +9,7 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
+import nvcc
 import pytest
 
 # Before torch is imported: tests run side by side, and threads that wait for each other spin (five times the CPU time).
@@ -119,6 +120,29 @@ def pytest_collection_finish():
     gc.collect()
     gc.freeze()
     gc.enable()
+
+
+OUTDATED = pytest.StashKey[int]()
+
+
+def pytest_sessionfinish(session):
+    """Processes that run a share of the tests tell the first one how many results were made again."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["outdated"] = len(nvcc.OUTDATED)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node):
+    stash = node.config.stash
+    stash[OUTDATED] = stash.get(OUTDATED, 0) + getattr(node, "workeroutput", {}).get("outdated", 0)
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    if count := config.stash.get(OUTDATED, 0) + len(nvcc.OUTDATED):
+        terminalreporter.write_line(
+            f"{count} tests compiled again what tests/data/compiled.json has of other sources: renew it "
+            "(CONTRIBUTING.md, Compiled kernels)"
+        )
 
 
 def _has_gpu() -> bool:

@@ -26,6 +26,7 @@ def compiler(tmp_path, monkeypatch):
     (tmp_path / "sources/kernel.cu").write_text('#include "header.cuh"\n')
     (tmp_path / "sources/header.cuh").write_text("int two = 2;\n")
     monkeypatch.setattr(nvcc, "RECORDED", tmp_path / "record.json")
+    monkeypatch.setattr(nvcc, "OUTDATED", [])
     monkeypatch.setattr(nvcc, "kept_folder", lambda: tmp_path)
     monkeypatch.delenv("DERBY_TESTS_ALL", raising=False)
     monkeypatch.setenv("DERBY_TESTS_RECORD", "1")
@@ -44,11 +45,20 @@ def compiler(tmp_path, monkeypatch):
 def test_recorded_sources_are_not_compiled(compiler, tmp_path):
     (tmp_path / "sources/header.cuh").write_text("int two = 2;  // a comment\n")
     assert compiler() == [nvcc.Kernel("k", 96, 4)] and compiler.runs() == 1
+    assert not nvcc.OUTDATED
 
 
 def test_a_changed_header_is(compiler, tmp_path):
     (tmp_path / "sources/header.cuh").write_text("int two = 3;\n")
     assert compiler() and compiler.runs() == 2
+    assert len(nvcc.OUTDATED) == 1
+
+
+def test_only_what_the_record_lacks_is_recorded(compiler, tmp_path, monkeypatch):
+    monkeypatch.setenv("DERBY_TESTS_RECORD", "1")
+    assert compiler() and compiler.runs() == 1
+    (tmp_path / "sources/header.cuh").write_text("int two = 3;\n")
+    assert compiler() and compiler() and compiler.runs() == 2
 
 
 def test_all_are_compared_with_the_record(compiler, tmp_path, monkeypatch):

@@ -1,13 +1,16 @@
 """CUDA solutions without a GPU: their kernels compiled with g++ against cuda_on_host/ and called on CPU tensors through
 their own run(), or compiled with nvcc and looked at."""
 
+import ast
 import faulthandler
 import functools
 import hashlib
 import itertools
 import os
+import re
 import shutil
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 
 import nvcc
@@ -17,6 +20,8 @@ import rowwise_cases
 from kernelderby.catalog.code import running_parts
 
 HEADERS = Path(__file__).parent / "cuda_on_host"
+FIXTURES = Path(__file__).parent / "conftest.py"
+ABOUT_RUNS = ("interpreted", "nvcc")  # modules that say in which process a test runs, and keep what was compiled
 OPERATORS = ("topk_filter", "moe_align_block_size", "moe_count_and_sort", "reshape_and_cache", "causal_conv1d")
 
 
@@ -80,13 +85,14 @@ def emulated(operator, *edits):
 
 def recalled_for(*solutions, compiler=""):
     """Of a test of mutants, or of what a compiler of that version makes: it is passed where it has passed before
-    (nvcc.recalled()) with these solutions, their definitions and workloads, cuda_on_host/, its own module, this one and
-    rowwise_cases."""
+    (nvcc.recalled()) with these solutions, their definitions, and what the test uses of the tests' modules, of
+    cuda_on_host/ and of the workloads. "{name}" in a solution stands for the test's parameter."""
 
     def decorate(test):
         @functools.wraps(test)
         def run(*arguments, **named):
-            counts = [_what_counts(test.__code__.co_filename, solutions), compiler]
+            names = tuple(each.format(**named) for each in solutions)
+            counts = [_what_counts(test.__code__.co_filename, test.__name__, names), compiler]
             nvcc.recalled(counts, lambda: test(*arguments, **named))
 
         return run
@@ -95,18 +101,115 @@ def recalled_for(*solutions, compiler=""):
 
 
 @functools.cache
-def _what_counts(path, names):
-    here = Path(__file__).parent
-    files = [Path(path), Path(__file__), Path(rowwise_cases.__file__)]
-    files += [each for each in HEADERS.rglob("*") if each.is_file()]
-    texts = {str(each.relative_to(here)): each.read_text() for each in files}
+def _what_counts(path, test, names):
     catalog = rowwise_cases.CATALOG
     found = [catalog.solution(name) for name in names]
+    texts = used_by(Path(path), test)
+    texts |= _headers_named_in([*texts.values(), *(text for each in found for text in each.sources.values())])
+    with_workloads = any("workloads" in text for text in texts.values())
     operators = [
-        (catalog.definition(each.definition).reference, catalog.workloads_path(each.definition).read_text())
-        for each in found
+        (catalog.definition(name).reference, catalog.workloads_path(name).read_text() if with_workloads else "")
+        for name in (each.definition for each in found)
     ]
     return [running_parts(texts), [each.hash for each in found], operators]
+
+
+def _headers_named_in(texts):
+    """The files of cuda_on_host/ whose names stand in these texts or in each other; those of its folders where a string
+    names the folder."""
+    found, left = {}, {path.relative_to(HEADERS): path.read_text() for path in HEADERS.rglob("*") if path.is_file()}
+    left = {
+        path: text
+        for path, text in left.items()
+        if all(any(f'"{folder}"' in each for each in texts) for folder in path.parts[:-1])
+    }
+    while new := {
+        path: text
+        for path, text in left.items()
+        if any(re.search(rf"\b{re.escape(path.name)}", each) for each in texts)
+    }:
+        found |= {str(path): text for path, text in new.items()}
+        left = {path: text for path, text in left.items() if path not in new}
+        texts = [*new.values()]
+    return found
+
+
+def used_by(path, test):
+    """File -> the text of what a test uses of its module, of conftest.py and of the tests' modules that these import:
+    what defines a name that stands in the test, in a string too, or in what it uses; and what a used module does when
+    it is imported. Left out are ABOUT_RUNS."""
+    used, seen, left = {}, set(), [(path, test)]
+    while left:
+        one, name = left.pop()
+        # This decorator says what counts; it does not count itself.
+        if (one, name) in seen or name == "recalled_for":
+            continue
+        seen.add((one, name))
+        module = _Module.of(one)
+        if source := module.imported.get(name):
+            left.append(source)
+        parts = [part for part in module.parts if part.defined is None or name in part.defined]
+        if all(part.defined is None for part in parts):
+            continue
+        used.setdefault(one, set()).update(parts)
+        names = {name for part in parts for name in part.names}
+        left += [(place, each) for place in (one, *module.whole) for each in names]
+        left += [(FIXTURES, each) for part in _Module.of(FIXTURES).parts for each in names & (part.defined or set())]
+    return {
+        one.name: "\n".join(part.text for part in _Module.of(one).parts if part in used[one]) for one in sorted(used)
+    }
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A statement of a module. defined: the names that it defines; None: it acts. names: all that stand in it."""
+
+    text: str
+    names: frozenset[str]
+    defined: frozenset[str] | None
+
+
+@dataclass(frozen=True)
+class _Module:
+    """imported: name -> module and name there, whole: modules that are imported as such; of the tests' modules."""
+
+    parts: list[_Part]
+    imported: dict[str, tuple[Path, str]]
+    whole: list[Path]
+
+    @staticmethod
+    @functools.cache
+    def of(path):
+        text = path.read_text()
+        lines, parts, imported, whole = text.splitlines(), [], {}, []
+        for node in ast.parse(text).body:
+            if isinstance(node, ast.Import):
+                whole += filter(None, (_place(path, each.name) for each in node.names))
+            elif isinstance(node, ast.ImportFrom):
+                if place := _place(path, node.module):
+                    imported |= {each.asname or each.name: (place, each.name) for each in node.names}
+            elif not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)):  # a docstring
+                first = min([node.lineno, *(each.lineno for each in getattr(node, "decorator_list", ()))])
+                own = "\n".join(lines[first - 1 : node.end_lineno])
+                parts.append(_Part(own, frozenset(re.findall(r"[A-Za-z_]\w*", own)), _defined(node)))
+        return _Module(parts, imported, whole)
+
+
+def _place(path, module):
+    """The file of a module that this one imports, if it is one of the tests'."""
+    folders = () if module in ABOUT_RUNS else (path.parent, Path(__file__).parents[1])
+    places = (folder / f"{module}.py" for folder in folders)
+    return next((place for place in places if place.is_file()), None)
+
+
+def _defined(node):
+    if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+        return frozenset({node.name})
+    if not isinstance(node, (ast.Assign, ast.AnnAssign)):
+        return None
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+    names = (each for target in targets for each in ast.walk(target) if isinstance(each, ast.Name))
+    return frozenset(each.id for each in names if isinstance(each.ctx, ast.Store)) or None
 
 
 def share_of(mutants):

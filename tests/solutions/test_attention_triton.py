@@ -89,7 +89,7 @@ def test_every_candidate(name):
         ("attention_forward", "output1 * factor[:, None])\n", "output1)\n"),
     ],
 )
-@recalled_for(*(f"derby_{name}_triton" for name in NAMES), compiler=triton.__version__)
+@recalled_for("derby_{name}_triton", compiler=triton.__version__)
 def test_mutants_fail(name, old, new):
     case = case_of(name, **({"num_tokens": 100, "max_seqlen": 60} if name == "attention_forward" else {}))
     inputs = inputs_of(name, case)
@@ -194,7 +194,7 @@ def launches(name, place, monkeypatch, choose):
 @compiled
 @pytest.mark.parametrize("name, place", SHAPES, ids=str)
 @pytest.mark.parametrize("target", ["sm_90", "sm_100"])
-@recalled_for(*(f"derby_{name}_triton" for name in NAMES), compiler=triton.__version__)
+@recalled_for("derby_{name}_triton", compiler=triton.__version__)
 def test_the_first_choice_compiles(name, place, target, monkeypatch):
     for kernel, signature, constants, options in launches(name, place, monkeypatch, lambda found: found[:1]):
         binary = compile_kernel(kernel, signature, constants, target, **options)
@@ -229,7 +229,7 @@ def disassembled(cubin):
 
 @compiled
 @pytest.mark.parametrize("name, place", [("unified_attention", 5), ("attention_forward", 18), ("attention_forward", 9)])
-@recalled_for(*(f"derby_{name}_triton" for name in NAMES), compiler=triton.__version__)
+@recalled_for("derby_{name}_triton", compiler=triton.__version__)
 def test_descriptors_are_assembled_right(name, place, monkeypatch):
     """The first two choices as they are launched; with the assembler of Triton 3.6 and 3.7, tiles of 64 are not."""
     for kernel, signature, constants, options in launches(name, place, monkeypatch, lambda found: found[:2]):

@@ -120,7 +120,7 @@ MUTANTS = {
 
 @pytest.mark.interpreted
 @pytest.mark.parametrize("operator", OPERATORS)
-@recalled_for(*(f"derby_{operator}_triton" for operator in OPERATORS), compiler=triton.__version__)
+@recalled_for("derby_{operator}_triton", compiler=triton.__version__)
 def test_triton_mutants_fail(operator):
     common = [
         ("tl.where(their_most == float", "tl.where(their_most != float"),
@@ -147,7 +147,7 @@ TYPES = {torch.bfloat16: "*bf16", torch.int32: "*i32", torch.float32: "*fp32"}
 @compiled
 @pytest.mark.parametrize("target", ["sm_90", "sm_100"])
 @pytest.mark.parametrize("operator", OPERATORS)
-@recalled_for(*(f"derby_{operator}_triton" for operator in OPERATORS), compiler=triton.__version__)
+@recalled_for("derby_{operator}_triton", compiler=triton.__version__)
 def test_triton_compiles_without_spills(operator, target, monkeypatch):
     """The first choice of the smallest and the largest workload, as run_with() launches it."""
     solution, launches = module(operator, "triton"), []

@@ -263,7 +263,7 @@ OF_SEGMENTS = [
 
 
 @pytest.mark.parametrize("operator, old, new", share_of(OF_SEGMENTS))
-@recalled_for(*(f"derby_{each}_sm90" for each in OPERATORS))
+@recalled_for("derby_{operator}_sm90")
 def test_mutants_of_segments_fail(operator, old, new, monkeypatch):
     segments = sys.modules[f"{on_cpu(operator, (old, new)).__name__}.delta_rule_segments"]
     monkeypatch.setattr(segments, "chunks_of_segment", lambda *_: 1)
@@ -271,7 +271,7 @@ def test_mutants_of_segments_fail(operator, old, new, monkeypatch):
 
 
 @pytest.mark.parametrize("operator, old, new", share_of(MUTANTS))
-@recalled_for(*(f"derby_{each}_sm90" for each in OPERATORS))
+@recalled_for("derby_{operator}_sm90")
 def test_mutants_fail(operator, old, new):
     assert solved(operator, {**HEADS[operator], **CHUNKS[operator]}, (old, new)).status is not Status.PASSED
 

@@ -128,7 +128,7 @@ def triton_type(value):
 @pytest.mark.parametrize("operator", OPERATORS)
 @pytest.mark.parametrize("tokens", [1, 300, 8192])
 @pytest.mark.parametrize("target, tensor_core", [("sm_90", "wgmma.mma_async"), ("sm_100", "tcgen05.mma")])
-@recalled_for(*(f"derby_{each}_triton" for each in OPERATORS), compiler=triton.__version__)
+@recalled_for("derby_{operator}_triton", compiler=triton.__version__)
 def test_every_kernel_compiles(monkeypatch, operator, tokens, target, tensor_core):
     """The GEMMs on the tensor cores, fed by TMA; on sm_90 without a register spilled."""
     module, seen = module_of(operator), []

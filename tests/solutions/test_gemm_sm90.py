@@ -268,7 +268,7 @@ TYPES = {torch.float8_e4m3fn: "fp8e4nv", torch.bfloat16: "bf16", torch.float32: 
 @compiled
 @pytest.mark.parametrize("target", ["sm_90", "sm_100"])
 @pytest.mark.parametrize("operator", TRITON)
-@on_host.recalled_for(*(f"derby_{operator}_triton" for operator in TRITON), compiler=triton.__version__)
+@on_host.recalled_for("derby_{operator}_triton", compiler=triton.__version__)
 def test_triton_compiles(operator, target, monkeypatch):
     """The first choice of the smallest and of the largest workload: operands by TMA, products on the tensor cores."""
     solution, kernel = triton_solution(operator), f"derby_{operator.removesuffix('_bf16')}_triton"

@@ -78,7 +78,7 @@ def accesses(ptx):
 @compiled
 @pytest.mark.parametrize("operator", OPERATORS)
 @pytest.mark.parametrize("target", ["sm_90", "sm_100"])
-@recalled_for(*(f"derby_{each}" for each in OPERATORS), compiler=triton.__version__)
+@recalled_for("derby_{operator}", compiler=triton.__version__)
 def test_the_largest_workload(target, operator, launched):
     launch = launched(operator, largest(operator), lambda found: found[0])
     binary = launch.compile(target)
@@ -109,7 +109,7 @@ def input_bytes(operator, launch):
 
 @compiled
 @pytest.mark.parametrize("columns", [768, 1536, 2048, 2560])
-@recalled_for(*(f"derby_{each}" for each in OPERATORS), compiler=triton.__version__)
+@recalled_for("derby_silu_and_mul", compiler=triton.__version__)
 def test_tiles_that_do_not_follow_rows(columns, launched):
     """The reads are vectors although a tile ends in the middle of a row."""
     workload = max(
@@ -126,7 +126,7 @@ def test_tiles_that_do_not_follow_rows(columns, launched):
 @compiled
 @pytest.mark.parametrize(("stream", "hints"), [("", []), ("loads", ["ld"] * 2), ("both", ["ld"] * 2 + ["st"])])
 @pytest.mark.parametrize("rows", [0, 1])
-@recalled_for(*(f"derby_{each}" for each in OPERATORS), compiler=triton.__version__)
+@recalled_for("derby_silu_and_mul", compiler=triton.__version__)
 def test_what_leaves_the_cache_first(rows, stream, hints, launched):
     config = {"rows": rows, "chunk": 1024, "warps": 4, "stages": 0, "per_sm": 0, "stream": stream}
     ptx = launched("silu_and_mul", largest("silu_and_mul"), lambda found: config).compile("sm_90").asm["ptx"]
@@ -139,7 +139,7 @@ NEVER_PERSISTENT = ("fused_qk_rmsnorm", "gated_rms_norm", "moe_sum_reduce", "per
 
 @compiled
 @pytest.mark.parametrize("operator", [operator for operator in OPERATORS if operator not in NEVER_PERSISTENT])
-@recalled_for(*(f"derby_{each}" for each in OPERATORS), compiler=triton.__version__)
+@recalled_for("derby_{operator}", compiler=triton.__version__)
 def test_persistent_and_ahead(operator, launched):
     """Where a program takes many tiles, the next ones' rows come through shared memory while this one is reduced."""
     surveyed = [workload for workload in CATALOG.workloads(operator) if workload.origin == "survey"]
@@ -164,7 +164,7 @@ def test_persistent_and_ahead(operator, launched):
 
 @compiled
 @pytest.mark.parametrize("operator", ["per_token_group_quant_fp8", "silu_and_mul"])
-@recalled_for(*(f"derby_{each}" for each in OPERATORS), compiler=triton.__version__)
+@recalled_for("derby_{operator}", compiler=triton.__version__)
 def test_more_numbers_than_32_bits_count(operator, launched):
     """3.1 M tokens of 16 groups are 6.3e9 numbers: the grid stays within its limit, and row offsets are widened before
     they are multiplied."""
