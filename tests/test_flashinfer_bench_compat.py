@@ -18,13 +18,18 @@ import pytest
 
 from kernelderby.catalog import Catalog
 
-pytest.importorskip("flashinfer_bench")
 torch = pytest.importorskip("torch")
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 CATALOG = Catalog.open(CHECKOUT)
 MOE = "moe_fp8_block_scale_ds_routing_topk8_ng8_kg4_e32_h7168_i2048"
 MOST_DRAWN = 1 << 27  # as many as a CPU draws in a second
+
+
+@pytest.fixture(scope="module", autouse=True)
+def installed():
+    """Imported where these tests run alone: it takes seconds, and every process of tests collects this file."""
+    pytest.importorskip("flashinfer_bench")
 
 
 def drawn(workload):

@@ -5,27 +5,32 @@ from array import array
 import numpy as np
 import pytest
 
-stats = pytest.importorskip("scipy.stats")
-from kernelderby.statistics import student  # noqa: E402
-from kernelderby.statistics.means import geometric_mean  # noqa: E402
-from kernelderby.statistics.rank_test import holm, mann_whitney, signed_rank_interval  # noqa: E402
+from kernelderby.statistics import student
+from kernelderby.statistics.means import geometric_mean
+from kernelderby.statistics.rank_test import holm, mann_whitney, signed_rank_interval
 
 
-def test_students_quantiles_are_scipys():
+@pytest.fixture(scope="module")
+def stats():
+    """Imported where these tests run alone: it takes seconds, and every process of tests collects this file."""
+    return pytest.importorskip("scipy.stats")
+
+
+def test_students_quantiles_are_scipys(stats):
     for freedom in range(1, 31):
         assert student.quantile(freedom) == pytest.approx(stats.t.ppf(0.975, freedom), abs=6e-4)
     for freedom in (31, 40, 100, 1000):
         assert student.quantile(freedom) == pytest.approx(stats.t.ppf(0.975, freedom), rel=2e-3)
 
 
-def test_geometric_means_are_scipys():
+def test_geometric_means_are_scipys(stats):
     values, weights = [0.5, 3.0, 7.0], [1.0, 2.0, 0.5]
     assert geometric_mean(values) == pytest.approx(stats.gmean(values))
     assert geometric_mean(values, weights) == pytest.approx(stats.gmean(values, weights=weights))
 
 
 @pytest.mark.parametrize("ties", [1, 7])
-def test_mann_whitneys_chance_is_scipys(ties):
+def test_mann_whitneys_chance_is_scipys(ties, stats):
     random = np.random.default_rng(ties)
     for _ in range(20):
         one, two = (random.integers(0, 50, random.integers(5, 40)) // ties * ties for _ in range(2))
@@ -33,7 +38,7 @@ def test_mann_whitneys_chance_is_scipys(ties):
         assert mann_whitney(array("q", one.tolist()), array("q", two.tolist())) == pytest.approx(wanted.pvalue)
 
 
-def test_signed_rank_intervals_end_where_the_test_decides():
+def test_signed_rank_intervals_end_where_the_test_decides(stats):
     """The interval holds each shift that the exact test does not refuse."""
     random = np.random.default_rng(3)
     for count in (6, 15, 48):

@@ -12,10 +12,6 @@ from typing import get_args
 
 import pytest
 
-pytest.importorskip("mcp")
-
-from mcp import ClientSession, StdioServerParameters, stdio_client
-
 from kernelderby.authoring.solution import LANGUAGES
 from kernelderby.errors import DerbyError
 from kernelderby.rows.checked import CheckResult
@@ -24,6 +20,12 @@ from kernelderby.serving.tools import Language, Verbs, server
 
 D = "scale_rows_h4"
 TOOLS = {"list", "show", "prompt", "new", "check", "bench", "explain", "rank", "gate"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def installed():
+    """Imported where these tests run alone: it takes seconds, and every process of tests collects this file."""
+    pytest.importorskip("mcp")
 
 
 def run_apart(coroutine):
@@ -38,6 +40,7 @@ def files_of(folder):
 
 def spoken(root, scratch, *calls, seconds=300):
     """The tools, and the result of each call (name, arguments)."""
+    from mcp import ClientSession, StdioServerParameters, stdio_client
 
     async def speak():
         words = ["-m", "kernelderby", "mcp", "--root", str(root), "--scratch", str(scratch)]
