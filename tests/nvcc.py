@@ -47,11 +47,16 @@ class Compiled:
 
 
 def kernels_of(
-    nvcc: str, source: Path, architecture: str = "90a", flags: Sequence[str] = FLAGS, includes: Sequence[Path] = ()
+    nvcc: str,
+    source: Path,
+    architecture: str = "90a",
+    flags: Sequence[str] = FLAGS,
+    includes: Sequence[Path] = (),
+    part: str = "",
 ) -> list[Kernel]:
     """Registers and spills of the kernels, recalled() for the tokens, the flags and the release of nvcc. source: its
-    folder counts as included. includes: further folders of headers. AssertionError with what nvcc said where it fails
-    or warns."""
+    folder counts as included. includes: further folders of headers. part: as for recalled(). AssertionError with what
+    nvcc said where it fails or warns."""
     flags = (*flags, f"-gencode=arch=compute_{architecture},code=sm_{architecture}", "-cubin")
 
     def compile_it() -> list[tuple[object, ...]]:
@@ -60,28 +65,34 @@ def kernels_of(
     def without_names(said: list[list[object]]) -> list[list[object]]:  # a name holds the folder of its source
         return sorted(each[1:] for each in said)
 
-    said = recalled([release(nvcc), *flags, tokens(source, includes)], compile_it, without_names)
+    said = recalled([release(nvcc), *flags, tokens(source, includes)], compile_it, without_names, part)
     return [Kernel(*each) for each in said]
 
 
-def recalled(facts: Sequence[object], make: Callable[[], T], compared: Callable[[T], object] = lambda said: said) -> T:
-    """What make() gave for these facts, once in a test: tests/data/compiled.json keeps it for the committed sources.
+def recalled(
+    facts: Sequence[object],
+    make: Callable[[], T],
+    compared: Callable[[T], object] = lambda said: said,
+    part: str = "",
+) -> T:
+    """What make() gave for these facts: tests/data/compiled.json keeps it for the committed sources. A test that asks
+    more than once names each part.
     Other facts (a changed token, flag or release of nvcc) make it again. DERBY_TESTS_ALL=1 makes all and compares,
     DERBY_TESTS_RECORD=1 writes what the file lacks, with `pytest -n0`. facts and make()'s answer are JSON."""
-    test = os.environ["PYTEST_CURRENT_TEST"].rpartition(" ")[0]
+    test = os.environ["PYTEST_CURRENT_TEST"].rpartition(" ")[0] + (f" {part}" if part else "")
     digest = hashlib.sha256(json.dumps([*facts]).encode()).hexdigest()[:32]
     known = json.loads(RECORDED.read_text())
     entry = known.get(test, {})
     is_known = entry.get("digest") == digest
     if is_known and "DERBY_TESTS_ALL" not in os.environ:
         return entry["said"]
-    if entry and not is_known:
-        OUTDATED.append(test)
     said = json.loads(json.dumps(make()))
     if "DERBY_TESTS_RECORD" in os.environ:
         known[test] = {"digest": digest, "said": said}
         lines = (f"{json.dumps(name)}: {json.dumps(known[name])}" for name in sorted(known))
         RECORDED.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    elif entry and not is_known:
+        OUTDATED.append(test)
     elif is_known:
         assert compared(entry["said"]) == compared(said)
     return said

@@ -27,7 +27,7 @@ MOST_DRAWN = 1 << 27  # as many as a CPU draws in a second
 
 
 @pytest.fixture(scope="module", autouse=True)
-def installed():
+def needs_flashinfer_bench():
     """Imported where these tests run alone: it takes seconds, and every process of tests collects this file."""
     pytest.importorskip("flashinfer_bench")
 

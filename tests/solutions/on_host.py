@@ -115,23 +115,22 @@ def _what_counts(path, test, names):
 
 
 def _headers_named_in(texts):
-    """The files of cuda_on_host/ whose names stand in these texts or in each other; those of its folders where a string
-    names the folder."""
-    found, left = {}, {path.relative_to(HEADERS): path.read_text() for path in HEADERS.rglob("*") if path.is_file()}
-    left = {
-        path: text
-        for path, text in left.items()
-        if all(any(f'"{folder}"' in each for each in texts) for folder in path.parts[:-1])
-    }
-    while new := {
-        path: text
-        for path, text in left.items()
-        if any(re.search(rf"\b{re.escape(path.name)}", each) for each in texts)
-    }:
-        found |= {str(path): text for path, text in new.items()}
+    """The files of cuda_on_host/ whose names stand in these texts or in each other; those of its folders, and of
+    attention_on_host/, where a string names the folder."""
+    paths = [path for folder in (HEADERS, HEADERS.parent / "attention_on_host") for path in folder.rglob("*")]
+    left = {os.path.relpath(path, HEADERS): path.read_text() for path in paths if path.is_file()}
+    folders = {path: {*Path(path).parts[:-1]} - {".."} for path in left}
+    quoted = {folder for each in folders.values() for folder in each if any(f'"{folder}"' in text for text in texts)}
+    left, found = {path: text for path, text in left.items() if folders[path] <= quoted}, {}
+    while new := {path: text for path, text in left.items() if any(_names(each, path) for each in texts)}:
+        found |= new
         left = {path: text for path, text in left.items() if path not in new}
         texts = [*new.values()]
     return found
+
+
+def _names(text, path):
+    return re.search(rf"\b{re.escape(Path(path).name)}", text)
 
 
 def used_by(path, test):

@@ -199,7 +199,7 @@ def test_cuda_of_stretches_compiles():
     solution = module(PAGED, "sm90")
     kernels = []
     for library in (solution.decode.long_library, solution.decode.other_library):
-        kernels += nvcc.kernels_of(nvcc_of(solution), library.folder / library.source)
+        kernels += nvcc.kernels_of(nvcc_of(solution), library.folder / library.source, part=library.source)
     assert len(kernels) == 12
     allowed = {"ILi256ELi2E": 120, "ILi192ELi2E": 8}  # 16 rows of so many sums
     for kernel in kernels:

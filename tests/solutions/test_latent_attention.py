@@ -294,7 +294,8 @@ def run_mutant(number):
 def test_compiles_without_spills_or_warnings():
     solution = module(PAGED)
     for library in (solution.workers, solution.uncut):
-        kernels = nvcc.kernels_of(on_host.nvcc_of(solution), library.folder / library.source)
+        source = library.folder / library.source
+        kernels = nvcc.kernels_of(on_host.nvcc_of(solution), source, part=library.source)
         assert [kernel.spilled for kernel in kernels] == [0, 0, 0]
 
 
