@@ -22,34 +22,47 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 # told not to order them by the number of their tests) one would otherwise begin a long one when the other is nearly
 # done.
 LONGEST = (
-    "cli/test_readme.py",
+    "solutions/test_attention_shares.py",
     "page/test_page_browser.py",
-    "cheats/test_cheats.py",
-    "solutions/test_dense_gemm.py",
-    "test_tutorial.py",
-    "measure/test_certify.py",
+    "cli/test_readme.py",
+    "test_adhoc.py",
     "solutions/test_decode_attention.py",
-    "solutions/test_attention_triton.py",
-    "solutions/test_triton_compact.py",
-    "measure/test_cluster.py",
-    "solutions/test_delta_rule_sm90.py",
-    "test_api.py",
-    "solutions/test_competitors.py",
-    "measure/test_signals.py",
-    "solutions/test_latent_attention.py",
-    "solutions/test_gemm_sm90.py",
-    "solutions/test_rowwise.py",
-    "solutions/test_block_rows.py",
-    "page/test_page_model.py",
-    "measure/test_misbehaviours.py",
-    "measure/test_tune.py",
-    "test_flashinfer_bench_compat.py",
-    "edges/test_mutations.py",
-    "test_layering.py",
-    "measure/test_measure_commands.py",
-    "measure/test_neighbours.py",
+    "test_tutorial.py",
     "measure/test_launches.py",
-    "test_rank.py",
+    "solutions/test_attention_triton.py",
+    "cheats/test_cheats.py",
+    "solutions/test_competitors.py",
+    "solutions/test_latent_attention.py",
+    "test_api.py",
+    "test_new.py",
+    "test_shapes.py",
+    "solutions/test_few_rows_attention.py",
+    "solutions/test_triton_compact.py",
+    "measure/test_gate.py",
+    "measure/test_signals.py",
+    "solutions/test_derby_rope_and_gating.py",
+    "profile/test_mutated.py",
+    "page/test_page_model.py",
+    "solutions/test_gemm_sm90.py",
+    "test_quick_race.py",
+    "solutions/test_delta_rule_sm90.py",
+    "measure/test_neighbours.py",
+    "serving/test_mcp.py",
+    "measure/test_measure_commands.py",
+    "measure/test_start.py",
+    "solutions/test_triton_compact_kernels.py",
+    "definitions/test_gemm_moe.py",
+    "measure/test_cluster.py",
+    "solutions/test_any_head_size.py",
+    "measure/test_relay.py",
+    "cli/test_output.py",
+    "measure/test_certify.py",
+    "edges/test_bounds.py",
+    "solutions/test_derby_cuda.py",
+    "edges/test_places.py",
+    "solutions/test_short_attention.py",
+    "measure/test_workers.py",
+    "measure/test_resume.py",
 )
 
 
@@ -73,18 +86,18 @@ def read_checkout_once(patch: pytest.MonkeyPatch) -> None:
     from kernelderby import catalog
 
     solutions, rows = catalog.load_solutions, catalog.Catalog._rows
-    known_solutions, known_rows = [], {}
+    known_solutions, known_rows = {}, {}
 
     def load_solutions(root, *rest):
-        if root != CHECKOUT:
+        if root.resolve() != CHECKOUT:
             return solutions(root, *rest)
-        if not known_solutions:
-            known_solutions.append(solutions(root, *rest))
-        found, problems = known_solutions[0]
-        return dict(found), known_solutions.pop()[1] if problems else problems
+        found, problems = known_solutions.pop(root, None) or solutions(root, *rest)
+        if not problems:
+            known_solutions[root] = found, problems
+        return dict(found), problems
 
     def load_rows(self, path, columns, *which):
-        if self.root != CHECKOUT or columns is not None:
+        if columns is not None or self.root.resolve() != CHECKOUT:
             return rows(self, path, columns, *which)
         if path not in known_rows:
             told, found = len(self.warnings), rows(self, path, columns, *which)
