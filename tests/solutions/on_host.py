@@ -11,15 +11,18 @@ import re
 import shutil
 import subprocess
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 
 import nvcc
 import pytest
 import rowwise_cases
 
+import kernelderby
 from kernelderby.catalog.code import running_parts
 
 HEADERS = Path(__file__).parent / "cuda_on_host"
+INTERPRETER = Path(kernelderby.__file__).parent / "measure" / "worker" / "interpreter.py"
 FIXTURES = Path(__file__).parent / "conftest.py"
 ABOUT_RUNS = ("interpreted", "nvcc")  # modules that say in which process a test runs, and keep what was compiled
 OPERATORS = ("topk_filter", "moe_align_block_size", "moe_count_and_sort", "reshape_and_cache", "causal_conv1d")
@@ -84,9 +87,10 @@ def emulated(operator, *edits):
 
 
 def recalled_for(*solutions, compiler=""):
-    """Of a test of mutants, or of what a compiler of that version makes: it is passed where it has passed before
-    (nvcc.recalled()) with these solutions, their definitions, and what the test uses of the tests' modules, of
-    cuda_on_host/ and of the workloads. "{name}" in a solution stands for the test's parameter."""
+    """Of a test of kernels on the CPU, sound ones or mutants, or of what a compiler of that version makes: it is passed
+    where it has passed before (nvcc.recalled()) with these solutions, their definitions, and what the test uses of the
+    tests' modules, of cuda_on_host/ and of the workloads. "{name}" in a solution stands for the test's parameter. A
+    change of the package does not count: its judge has tests of its own."""
 
     def decorate(test):
         @functools.wraps(test)
@@ -98,6 +102,13 @@ def recalled_for(*solutions, compiler=""):
         return run
 
     return decorate
+
+
+@functools.cache
+def interpreter():
+    """What counts beside a solution that Triton interprets: Triton's release, and the functions that replace some."""
+    replaced = running_parts({"interpreter.py": INTERPRETER.read_text()})
+    return f"{version('triton')} {hashlib.sha256(repr(replaced).encode()).hexdigest()[:16]}"
 
 
 @functools.cache

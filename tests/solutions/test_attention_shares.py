@@ -292,6 +292,7 @@ CALLS = [
 
 
 @pytest.mark.parametrize("order", ["", "reversed"])
+@recalled_for(SOLUTION)
 def test_ragged_batches(order, monkeypatch):
     monkeypatch.setenv("EMULATED_ORDER", order)
     solution = on_cpu()
@@ -301,6 +302,7 @@ def test_ragged_batches(order, monkeypatch):
         assert not solution.workspace.counters.any()
 
 
+@recalled_for(SOLUTION)
 def test_scores_far_apart_and_the_same_bits():
     """Chunks with other largest scores, weights near zero, and a second call."""
     solution = on_cpu()
@@ -359,6 +361,7 @@ def mutant_passes(*edit):
     return 0
 
 
+@recalled_for(SOLUTION)
 def test_calls_of_mutants_are_right():
     same = MUTANTS[0][0]
     assert in_a_fork(lambda: mutant_passes(same, same)) == 0

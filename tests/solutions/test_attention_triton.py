@@ -14,7 +14,7 @@ import torch
 import triton
 from aot import compile_kernel
 from interpreted import compiled
-from on_host import recalled_for, share_of
+from on_host import interpreter, recalled_for, share_of
 from rowwise_cases import CATALOG, case_of, inputs_of, meta_arguments, outputs_of, reference
 
 from kernelderby.measure.judge.correctness import judge
@@ -56,6 +56,7 @@ def config_of(name, **changes):
 @pytest.mark.parametrize(
     "name, place", [(name, i) for name in NAMES for i in range(len(reference(name).SMALL_VARIANTS))], ids=str
 )
+@recalled_for("derby_{name}_triton", compiler=interpreter())
 def test_every_small_variant(name, place):
     case = case_of(name, **reference(name).SMALL_VARIANTS[place])
     inputs = inputs_of(name, case)
@@ -67,6 +68,7 @@ def test_every_small_variant(name, place):
 
 @pytest.mark.interpreted
 @pytest.mark.parametrize("name", NAMES)
+@recalled_for("derby_{name}_triton", compiler=interpreter())
 def test_every_candidate(name):
     case = case_of(name)
     inputs = inputs_of(name, case)
@@ -114,6 +116,7 @@ def spoiled(name, inputs):
 
 @pytest.mark.interpreted
 @pytest.mark.parametrize("name", NAMES)
+@recalled_for("derby_{name}_triton", compiler=interpreter())
 def test_what_lies_behind_a_sequence_does_not_count(name):
     case = case_of(name, **({"num_tokens": 100, "max_seqlen": 60} if name == "attention_forward" else {}))
     inputs = inputs_of(name, case)
@@ -135,6 +138,7 @@ def test_what_lies_behind_a_sequence_does_not_count(name):
         ),
     ],
 )
+@recalled_for("derby_{name}_triton", compiler=interpreter())
 def test_values_behind_a_sequence_that_are_read_show(name, old, new):
     case = case_of(name, **({"num_tokens": 100, "max_seqlen": 60} if name == "attention_forward" else {}))
     inputs = inputs_of(name, case)
@@ -144,6 +148,7 @@ def test_values_behind_a_sequence_that_are_read_show(name, old, new):
 
 
 @pytest.mark.interpreted
+@recalled_for(*(f"derby_{name}_triton" for name in NAMES), compiler=interpreter())
 def test_parts_that_are_put_together_wrongly_fail():
     case = case_of("unified_attention")
     edit = "factor /= tl.sum(factor * total, axis=0)", "factor /= tl.sum(total, axis=0)"

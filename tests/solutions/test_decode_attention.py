@@ -243,6 +243,7 @@ def functions_on_cpu(library, edited):
 @compiled
 @pytest.mark.parametrize("order", ["", "reversed"])
 @pytest.mark.parametrize("operator", OPERATORS)
+@recalled_for("derby_{operator}_sm90")
 def test_cuda_at_odd_sizes(operator, order, monkeypatch):
     """Every case in the first choice; a few more choices where the context is short."""
     monkeypatch.setenv("EMULATED_ORDER", order)
@@ -303,6 +304,7 @@ def assert_right_in_blocks(solution, config, heads, size, longest, device="cpu")
 
 @compiled
 @pytest.mark.parametrize("number", range(len(IN_BLOCKS)))
+@recalled_for(f"derby_{BLOCKS}_sm90")
 def test_latent_clusters_in_blocks(number):
     """Empty contexts, NaN in slots that no token needs, table entries there that lead nowhere."""
     groups, tokens, splits, longest = IN_BLOCKS[number]
@@ -347,6 +349,7 @@ STRETCHES = [
 
 
 @compiled
+@recalled_for(f"derby_{PAGED}_sm90")
 def test_stretches_of_all_pages():
     """Ragged, with an empty sequence and one of a token, on 5 multiprocessors; counters are left at zero."""
     solution, sizes = on_cpu(PAGED), {"num_seqs": 5, "num_blocks": 40, "max_blocks_per_seq": 14, "max_context_len": 214}
@@ -554,6 +557,7 @@ KERNELS = {
 
 @compiled
 @pytest.mark.parametrize("operator", OPERATORS)
+@recalled_for("derby_{operator}_sm90")
 def test_cuda_with_an_empty_sequence(operator):
     """Which the definition leaves out: zeros, beside sequences of one token and of whole pages."""
     sizes = {"num_seqs": 4, "num_blocks": 32, "max_blocks_per_seq": 10} if operator == PAGED else {"batch_size": 4}

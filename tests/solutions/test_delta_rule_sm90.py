@@ -110,6 +110,7 @@ CHUNKS = {
 
 @pytest.mark.parametrize("order", ["", "reversed"])
 @pytest.mark.parametrize("operator", OPERATORS)
+@recalled_for("derby_{operator}_sm90")
 def test_chunks(operator, order, monkeypatch):
     monkeypatch.setenv("EMULATED_ORDER", order)
     verdict = solved(operator, {**HEADS[operator], **CHUNKS[operator]})
@@ -117,6 +118,7 @@ def test_chunks(operator, order, monkeypatch):
 
 
 @pytest.mark.parametrize("operator, length", [(UPDATE, 2), (VARLEN, 1), (STATE, 1), (STATE, 2)])
+@recalled_for("derby_{operator}_sm90")
 def test_sequences_cut_into_segments(operator, length, monkeypatch):
     """After each chunk, and after two."""
     segments = sys.modules[f"{on_cpu(operator).__name__}.delta_rule_segments"]
@@ -127,6 +129,7 @@ def test_sequences_cut_into_segments(operator, length, monkeypatch):
 
 @pytest.mark.parametrize("in_place", [False, True])
 @pytest.mark.parametrize("tokens", [0, 1, 8])
+@recalled_for(*(f"derby_{each}_sm90" for each in OPERATORS))
 def test_token_by_token(tokens, in_place):
     verdict = solved(UPDATE, {**HEADS[UPDATE], "num_tokens": tokens}, in_place=in_place)
     assert verdict.status is Status.PASSED, verdict.message
@@ -134,6 +137,7 @@ def test_token_by_token(tokens, in_place):
 
 @pytest.mark.parametrize("in_place", [False, True])
 @pytest.mark.parametrize("tokens", [3, 5])
+@recalled_for(*(f"derby_{each}_sm90" for each in OPERATORS))
 def test_several_sequences_token_by_token(tokens, in_place):
     few = {"num_tokens": tokens, "num_seqs": 3, "len_cu_seqlens": 4}
     verdict = solved(VARLEN, {**HEADS[VARLEN], **few}, in_place=in_place)
@@ -148,6 +152,7 @@ def broken_sequence(inputs):
 
 
 @pytest.mark.parametrize("in_place", [False, True])
+@recalled_for(*(f"derby_{each}_sm90" for each in OPERATORS))
 def test_empty_sequences_keep_their_states(in_place):
     lengths = [0, 1, 63, 65, 0]
     several = {"num_tokens": sum(lengths), "num_seqs": 5, "len_cu_seqlens": 6, "state_count": 8}
@@ -159,6 +164,7 @@ def test_empty_sequences_keep_their_states(in_place):
     assert verdict.status is Status.PASSED, verdict.message
 
 
+@recalled_for(*(f"derby_{each}_sm90" for each in OPERATORS))
 def test_sequences_do_not_touch_each_other():
     few = {**HEADS[VARLEN], "num_tokens": 150, "num_seqs": 2, "len_cu_seqlens": 3}
 
@@ -188,12 +194,14 @@ def all_or_nothing(inputs):
 
 @pytest.mark.parametrize("tokens", [5, 130])  # token by token, and chunks
 @pytest.mark.parametrize("change", [one_key, no_correction, at_once_forgotten, all_or_nothing])
+@recalled_for(*(f"derby_{each}_sm90" for each in OPERATORS))
 def test_extreme_gates(change, tokens):
     verdict = solved(UPDATE, {**HEADS[UPDATE], "num_tokens": tokens}, change=change)
     assert verdict.status is Status.PASSED, verdict.message
 
 
 @pytest.mark.parametrize("of_token", [0.0, -1e-4, -30.0])
+@recalled_for(*(f"derby_{each}_sm90" for each in OPERATORS))
 def test_extreme_decays_of_the_state_stage(of_token):
     def change(inputs):  # sums from a chunk's start on; where nothing decays, corrections of full size would run away
         inputs["w"] *= 0.25
@@ -229,6 +237,7 @@ def error_of_the_state(tokens):
         ),
     ],
 )
+@recalled_for(*(f"derby_{each}_sm90" for each in OPERATORS))
 def test_the_error_does_not_grow_with_the_sequence(tokens):
     early, _ = error_of_the_state(128)
     late, size = error_of_the_state(tokens)

@@ -170,6 +170,7 @@ def divisors(changes):
 
 
 @pytest.mark.parametrize("order", ["", "reversed"])
+@recalled_for(f"derby_{NAME}_sm90")
 def test_odd_sizes(order, monkeypatch):
     monkeypatch.setenv("EMULATED_ORDER", order)
     solution = on_cpu()
@@ -348,6 +349,7 @@ SEEN_BY_RACECHECK = [
 ]
 
 
+@recalled_for(f"derby_{NAME}_sm90")
 def test_what_racecheck_sees_is_right(monkeypatch):
     solution = on_cpu(*SEEN_BY_RACECHECK)
     monkeypatch.setattr(solution.planning, "processors", lambda device: 24)

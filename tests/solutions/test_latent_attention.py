@@ -231,6 +231,7 @@ SHAPES = [
 @pytest.mark.parametrize("order", ["", "reversed"])
 @pytest.mark.parametrize("copies", ["early", "late"])
 @pytest.mark.parametrize("operator", OPERATORS)
+@on_host.recalled_for("derby_{operator}_sm90")
 def test_at_odd_shapes(operator, copies, order, monkeypatch):
     """Copies and products when they are asked for and when they are waited for, threads in either order."""
     monkeypatch.setenv("EMULATED_ORDER", order)
@@ -244,6 +245,7 @@ def test_at_odd_shapes(operator, copies, order, monkeypatch):
 
 @compiled
 @pytest.mark.parametrize("operator", OPERATORS)
+@on_host.recalled_for("derby_{operator}_sm90")
 def test_scores_far_apart_empty_sequences_and_the_same_bits(operator):
     solution = on_cpu(operator)
     case = case_with(operator, batch_size=4, num_heads=20, cache_len=520, max_context_len=513)

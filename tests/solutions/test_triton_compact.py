@@ -17,7 +17,7 @@ from moe_cases import (
     sizes,
     solution,
 )
-from on_host import diagonal, share_of
+from on_host import diagonal, interpreter, recalled_for, share_of
 
 NAME = "triton_compact"
 PROGRAMS = [1, 7, 64]
@@ -97,6 +97,7 @@ def assert_ready_for_the_next_call(module):
 
 @pytest.mark.interpreted
 @pytest.mark.parametrize("case", CASES)
+@recalled_for("triton_compact", compiler=interpreter())
 def test_cases(case, poisoned):
     module = poisoned(NAME)
     check(NAME, CASES[case](), **FP8)
@@ -105,6 +106,7 @@ def test_cases(case, poisoned):
 
 @pytest.mark.interpreted
 @pytest.mark.parametrize("seed", range(20, 22))
+@recalled_for("triton_compact", compiler=interpreter())
 def test_close_to_the_definition(seed, poisoned):
     """Without a model of its roundings: fp8 takes 1/16 of an activation at most."""
     poisoned(NAME)
@@ -113,6 +115,7 @@ def test_close_to_the_definition(seed, poisoned):
 
 @pytest.mark.interpreted
 @pytest.mark.parametrize("tile, programs", diagonal([*TILES], PROGRAMS))
+@recalled_for("triton_compact", compiler=interpreter())
 def test_every_tile(tile, programs, configured):
     """One expert with 35 pairs (3 tiles of 16, 2 of 32), others with few or none."""
     inputs = make_inputs(30 + programs, seq_len=35, **UNEVEN)
@@ -126,6 +129,7 @@ def test_every_tile(tile, programs, configured):
 
 @pytest.mark.interpreted
 @pytest.mark.parametrize("programs", share_of([7, 1, 64]))
+@recalled_for("triton_compact", compiler=interpreter())
 def test_more_rows_than_the_largest_tile(programs, configured):
     """Every token on expert 13, its tile 128 wide: 130 pairs, the last two in a tile of their own."""
     configured(programs, TILES["128"])
@@ -136,6 +140,7 @@ def test_more_rows_than_the_largest_tile(programs, configured):
 
 @pytest.mark.interpreted
 @pytest.mark.parametrize("tile", TILES)
+@recalled_for("triton_compact", compiler=interpreter())
 def test_no_local_pair(tile, configured):
     module, inputs = configured(3, TILES[tile]), favour(make_inputs(41), NO_LOCAL)
     assert not pairs_of(inputs).any()
@@ -149,6 +154,7 @@ def test_no_local_pair(tile, configured):
     share_of([*((UNEVEN, number) for number in (2, 5, 16, 64)), *((WIDE, number) for number in (5, 11, 23, 64))]),
     ids=lambda value: value if isinstance(value, int) else {768: "uneven", 256: "wide"}[value["hidden_size"]],
 )
+@recalled_for("triton_compact", compiler=interpreter())
 def test_split_into_many_shapes(axes, programs, configured):
     """Pieces in both GEMMs: tiles cut in up to 8, programs with two pieces and with a whole tile between them."""
     module = configured(programs, TILES["16-split-swap"], seed=programs)
@@ -160,6 +166,7 @@ def test_split_into_many_shapes(axes, programs, configured):
 
 
 @pytest.mark.interpreted
+@recalled_for("triton_compact", compiler=interpreter())
 def test_one_pair_over_more_programs_than_k_blocks(configured):
     """The most pieces a tile can have, and programs without work."""
     inputs = favour(make_inputs(60, seq_len=1, **UNEVEN), ONE_LOCAL)
@@ -169,6 +176,7 @@ def test_one_pair_over_more_programs_than_k_blocks(configured):
 
 
 @pytest.mark.interpreted
+@recalled_for("triton_compact", compiler=interpreter())
 def test_any_routing_in_one_workspace(configured):
     """Calls one after another, of other sizes and other inputs, on buffers that are as the call before left them."""
     module = configured(7, TILES["16-split-swap"], TILES["16-swap"])
@@ -184,6 +192,7 @@ def test_any_routing_in_one_workspace(configured):
 
 
 @pytest.mark.interpreted
+@recalled_for("triton_compact", compiler=interpreter())
 def test_calls_of_other_sizes_in_turn_share_a_workspace(poisoned):
     module = poisoned(NAME)
     for inputs in (make_inputs(80, seq_len=3), make_inputs(81, seq_len=2, **UNEVEN), make_inputs(82, seq_len=3)):
@@ -192,6 +201,7 @@ def test_calls_of_other_sizes_in_turn_share_a_workspace(poisoned):
 
 
 @pytest.mark.interpreted
+@recalled_for("triton_compact", compiler=interpreter())
 def test_result_depends_on_no_slot_where_tiles_are_not_split(configured):
     """The docstring's claim: bit for bit the same, whatever slots the pairs took."""
     inputs = make_inputs(83, seq_len=35)

@@ -7,6 +7,7 @@ import torch
 import triton
 import triton.language as tl
 from moe_cases import definition, solution
+from on_host import interpreter, recalled_for
 
 MODULE = solution("triton_compact")
 
@@ -62,6 +63,7 @@ def random_logits(kind, num_experts, generator):
 @pytest.mark.interpreted
 @pytest.mark.parametrize("kind", ["no ties", "tied logits", "tied bias", "one value", "few finite", "extreme"])
 @pytest.mark.parametrize("num_experts", [64, 256])
+@recalled_for("triton_compact", compiler=interpreter())
 def test_routing(kind, num_experts):
     logits, bias = random_logits(kind, num_experts, torch.Generator().manual_seed(num_experts))
     experts, expected = definition.route(logits, bias, 2.5)
@@ -79,6 +81,7 @@ def test_routing(kind, num_experts):
 
 @pytest.mark.interpreted
 @pytest.mark.parametrize("hidden", [256, 768])
+@recalled_for("triton_compact", compiler=interpreter())
 def test_combine(hidden):
     """Sums the pairs with a weight in order, reads no other row, and clears the counters."""
     generator = torch.Generator().manual_seed(hidden)
@@ -129,6 +132,7 @@ def _locate_every_tile(
     ],
     ids=str,
 )
+@recalled_for("triton_compact", compiler=interpreter())
 def test_tiles_are_located(counts):
     """Each tile once, expert by expert, the blocks of pairs fastest; also with a number of experts that is no power
     of two and other data behind the counts."""
