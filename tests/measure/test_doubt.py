@@ -65,7 +65,7 @@ class Singles:
         self.per_call, self.unsure_us, self.wakes_us = per_call, unsure_us, wakes_us
         self.most = []
 
-    def relayed(self, pace, kind, margin_us, copy_us=0.0, most=0):
+    def relayed(self, pace, kind, margin_us, copy_us=0.0, most=0, said_us=0.0):
         self.most.append(most)
         unsure_us = self.unsure_us.pop(0) if isinstance(self.unsure_us, list) else self.unsure_us
         return Relayed(self.per_call[kind] - copy_us, unsure_us, self.wakes_us)

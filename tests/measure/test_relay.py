@@ -171,12 +171,19 @@ def test_slow_single_calls_end_in_time(relay_of, pacer):
     assert failed.value.status is Status.TIMED_OUT and "16 single calls" in str(failed.value)
 
 
-def test_a_slow_call_is_made_a_few_times(relay_of, pacer):
-    relay, made = relay_of("time.sleep(0.15)\n    " + HONEST), []
+@pytest.mark.parametrize(
+    ("seconds", "said", "least", "most"),
+    [
+        (0.15, 0.15, FEWEST, 13),  # two seconds of calls, instead of MOST
+        (0.02, 0.0, 20, MOST),  # slower than it says: as often as a quick one
+    ],
+)
+def test_a_call_that_says_it_is_slow_is_made_a_few_times(relay_of, pacer, seconds, said, least, most):
+    relay, made = relay_of(f"time.sleep({seconds})\n    " + HONEST), []
     us = relay.us
     relay.us = lambda *given: made.append(len(found := us(*given))) or found
-    relay.relayed(pacer.pace, "eager", 1e-3)
-    assert made[1] == 1 and FEWEST <= made[2] <= 13  # after the pace: two seconds of calls, instead of MOST
+    relay.relayed(pacer.pace, "eager", 1e-3, said_us=said * 1e6)
+    assert made[1] == 1 and least <= made[2] <= most  # after the pace
 
 
 # Does nothing from the first long pause between two of FEWEST + 1 calls on: the judge is comparing then.

@@ -30,6 +30,7 @@ from kernelderby.store.counts import counted
 _NO_ACCIDENT_US = {"cuda": 400.0, "cpu": 20_000.0}
 _PATIENCE = (0.1, 0.5, 1.0)  # seconds; what makes a GPU or a CPU slow for a while ends, what a solution hides does not
 _LONG_SECONDS = 1.0  # of a try; whoever makes it so long on its host gets no further one: four took 11 s (H200)
+_MOST_HOST_US = 20_000.0  # of a call, as its process says, for which the relay makes fewer calls
 _FAR_US = 1000.0  # so far from its claim no busy machine brings a median of single calls
 # Where the pace is less certain than that, the relay decides nothing, and a batch does.
 _UNSOUND_US, _UNSOUND_OF_CALL = 8.0, 0.1
@@ -82,7 +83,8 @@ class SecondLook:
         call takes, whatever took it."""
         left, self._has_graph = dict(claims.medians), "graph" in claims.medians
         for kind, claimed in claims.medians.items():
-            if (clocked := self._alone(kind, claimed, judged)) is not None:
+            host_us = 0.0 if kind == "graph" else min(claims.host_us, _MOST_HOST_US)
+            if (clocked := self._alone(kind, claimed, host_us, judged)) is not None:
                 del left[kind]
                 judged.clocked[kind] = clocked
                 explained = claimed if kind == "graph" else max(claimed, claims.host_us)
@@ -90,10 +92,10 @@ class SecondLook:
                     return _accused(judged, kind, claimed, clocked)
         return self._in_batches(left, claims.host_us, judged) if left else judged
 
-    def _alone(self, kind: str, claimed: float, judged: Judged) -> Clocked | None:
+    def _alone(self, kind: str, claimed: float, host_us: float, judged: Judged) -> Clocked | None:
         """By the relay; None where that is not certain enough."""
         margin = max(LEAST_US, OF_CALL * claimed)
-        found = self._relayed(kind, claimed, margin)
+        found = self._relayed(kind, claimed, host_us, margin)
         if not found:
             return None
         sound = [each for each in found if _is_sound(each, claimed)]
@@ -104,7 +106,7 @@ class SecondLook:
         short = best.short_of(claimed, margin)
         return Clocked(best.call_us, best.call_us - claimed if short > 0 else 0.0)
 
-    def _relayed(self, kind: str, claimed: float, margin: float) -> list[Relayed]:
+    def _relayed(self, kind: str, claimed: float, host_us: float, margin: float) -> list[Relayed]:
         """What the tries found, until one bears the claim out, none is left, or the GPU does not come to rest; empty
         without a pace. The pace alone says how certain a try is, so no solution gains a further one by being restless.
         """
@@ -115,7 +117,7 @@ class SecondLook:
         for pause in (0.0, *_PATIENCE):
             time.sleep(pause)
             start = time.monotonic()
-            seen = self._relay.relayed(pace, kind, margin, copy_us, most)
+            seen = self._relay.relayed(pace, kind, margin, copy_us, most, claimed + host_us)
             is_long = time.monotonic() - start > _LONG_SECONDS
             if math.isinf(seen.unsure_us):
                 break  # what was found so far counts, or whoever keeps the GPU busy would be rid of it

@@ -137,17 +137,27 @@ class Relay:
         self._exchange, self._made = exchange, Counter[str]()  # of each kind, so that who races gets the same contents
         self._blocks: set[tuple[int, str]] = set()  # executor and kind whose calls wait for their contents on the host
 
-    def relayed(self, pace: Pacemaker, kind: str, margin_us: float, copy_us: float = 0.0, most: int = MOST) -> Relayed:
+    def relayed(
+        self,
+        pace: Pacemaker,
+        kind: str,
+        margin_us: float,
+        copy_us: float = 0.0,
+        most: int = MOST,
+        said_us: float = 0.0,
+    ) -> Relayed:
         """Wrong where a compared call is. Failed where the worker ends or is late. copy_us: of the outputs that a
-        solution returns, which its worker copies. most: maximum number of calls. NO_PACE where the GPU does not come to
-        rest, or the pace is lost. One more call goes ahead, for its time on the host."""
+        solution returns, which its worker copies. most: maximum number of calls. said_us: of a call with its host, as
+        its process says. NO_PACE where the GPU does not come to rest, or the pace is lost. One more call goes ahead,
+        which shows whether its host waits for the GPU."""
         exchange, executor = self._exchange, self._exchange.executor
+        start = time.monotonic()
         before = self._paced(pace, kind, _FIRST)
         if not before:
             return NO_PACE
-        start = time.monotonic()
+        # Whoever is slow here would otherwise be asked less often, and a median of few calls may come out short.
+        affordable = int(_LONGEST_SECONDS / ((time.monotonic() - start) / _FIRST + said_us * 1e-6))
         self.us(executor, exchange.signals, kind, 1)
-        affordable = int(_LONGEST_SECONDS / (time.monotonic() - start))
         wanted = calls_for(margin_us, before, most)
         count = min(wanted, max(FEWEST, affordable))
         drawn = exchange.drawn(f"relay/{kind}/{self._made[kind]}", count, count, COMPARING_SECONDS, ENOUGH_BY_CLOCK)
