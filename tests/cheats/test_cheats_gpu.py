@@ -3,7 +3,8 @@
 exploits_gpu/*.py: beside STATUS, GRAPH False where no graph time may come of it, LEAST_US, what a call really takes (a
 row that passed must not claim less), LARGE for what would gain at 24 MiB (a row that passed must not be faster than the
 honest one of that size, but for KNOWN, a share of its time that docs/protocol.md tells of), ALONE for what disturbs
-those beside it. All of them in one process that says how far it is (153 s on an H200, 2026-11-30), with a table of what each gains: pytest tests/cheats/test_cheats_gpu.py -m gpu -q -s"""
+those beside it. All of them in one process that says how far it is (153 s on an H200, 2026-11-30), with a table of what
+each gains: pytest tests/cheats/test_cheats_gpu.py -m gpu -q -s"""
 
 from __future__ import annotations
 

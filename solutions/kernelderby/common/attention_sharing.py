@@ -3,9 +3,9 @@ knows.
 
 That kernel finds its cut from the lengths, and a second one adds what several multiprocessors have computed of a tile.
 Both cost a call a few microseconds more, so it gets them only if it is expected to take clearly less time than by
-attention_planning.py. A cache with fewer pages than equal sequences need means a ragged batch. Such a batch with as many
-query tokens for each sequence stays with attention_planning.py where that one cuts nothing and begins with the longest
-sequences, which comes out even.
+attention_planning.py. A cache with fewer pages than equal sequences need means a ragged batch. Such a batch with as
+many query tokens for each sequence stays with attention_planning.py where that one cuts nothing and begins with the
+longest sequences, which comes out even.
 """
 
 import functools
@@ -73,7 +73,8 @@ class Shared:
         work, call = self.work, self.work.call
         places = 2 * call.processors * work.owners
         return Shares(work.split, work.pack, max(1, round(ITEM / self.key)), round(SECOND / self.key), LEAST_BLOCKS,
-                      int(call.longest_keys >= TRUSTED), 0, places * 128 * (work.size // 2 + 4) + BEGUN * call.processors)
+                      int(call.longest_keys >= TRUSTED), 0,
+                      places * 128 * (work.size // 2 + 4) + BEGUN * call.processors)
 
     def takes(self):
         """Whether the kernel counts right, whatever the lengths are, and the tiles are few."""

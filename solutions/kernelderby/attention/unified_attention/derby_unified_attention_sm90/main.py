@@ -43,8 +43,8 @@ MOST_SHORT = {64: 256, 128: 256, 256: 128}  # head_dim: tokens of a sequence, as
 FEW_ROWS = 16  # query tokens times heads of a group, as in decode.cu, which has head_dim 128 only, and decode_wide.cu
 # head_dim of decode_wide.cu's kernels -> the least that they take, key heads of a multiprocessor.
 WIDE = {64: (64, 8), 96: (72, 8), 128: (104, 8), 192: (136, 4), 256: (200, 4)}
-# Where the kernel for few rows is faster than equal shares, seen on an H200: keys of all key heads of several sequences,
-# each counted as one of 128 values; keys of the longest sequence; head_dim.
+# Where the kernel for few rows is faster than equal shares, seen on an H200: keys of all key heads of several
+# sequences, each counted as one of 128 values; keys of the longest sequence; head_dim.
 MANY_KEYS, LEAST_LENGTH, MOST_SPREAD = 1 << 20, 4096, 128
 MOST_HEAD_DIM = 256
 STRETCHES = {"stretches": 1}  # decode_library, for one query token a sequence
