@@ -36,32 +36,39 @@ def unit(x):
 
 @torch.no_grad()
 def run(A_log, a, dt_bias, q, k, v, b, initial_state, initial_state_indices, cu_seqlens):
-    """Step by step: at each the next token of all sequences that have one."""
-    heads = v.shape[1]
-    group = heads // q.shape[1]
-    queries = (unit(q) * q.shape[2] ** -0.5).repeat_interleave(group, dim=1).unsqueeze(3)  # columns
-    keys = unit(k).repeat_interleave(group, dim=1).unsqueeze(3)
-    steps = torch.nn.functional.softplus(a.float() + dt_bias.float(), beta=1.0, threshold=SOFTPLUS_THRESHOLD)
-    decay = torch.exp(-torch.exp(A_log) * steps)[:, :, None, None]
-    beta = torch.sigmoid(b.float())[:, :, None, None]
-    values = v.float().unsqueeze(3)
-    output, final_state = torch.empty_like(v), initial_state.clone()
+    """Step by step: at each the next token of all sequences that have one. The tokens of a step lie together."""
+    device, heads, group = v.device, v.shape[1], v.shape[1] // q.shape[1]
+    starts = cu_seqlens[:-1].tolist()
     lengths = (cu_seqlens[1:] - cu_seqlens[:-1]).tolist()
     # The longest first, so that the sequences of a step are the first ones.
     order = sorted(range(len(lengths)), key=lambda sequence: -lengths[sequence])
-    place = torch.tensor(order, dtype=torch.int64, device=v.device)
-    first, slots = cu_seqlens[:-1].long()[place], initial_state_indices.long()[place]
-    states = initial_state[slots]
-    active = len(order)
-    for step in range(max(lengths, default=0)):
-        while lengths[order[active - 1]] <= step:
-            active -= 1
-        token, state = first[:active] + step, states[:active]
-        state *= decay[token]
-        correction = beta[token] * (values[token] - state @ keys[token])
-        state += correction @ keys[token].transpose(2, 3)
-        output[token] = (state @ queries[token]).squeeze(3).to(output.dtype)
-    final_state[slots] = states
+    steps = [[starts[sequence] + step for sequence in order if lengths[sequence] > step]
+             for step in range(max(lengths, default=0))]
+    tokens = torch.tensor([token for step in steps for token in step], dtype=torch.int64, device=device)
+
+    def of_heads(x):  # [a token and head, one after the other in the order of steps, 1, ...]
+        return x[tokens].flatten(0, 1).unsqueeze(1)
+
+    queries = of_heads((unit(q) * q.shape[2] ** -0.5).repeat_interleave(group, dim=1)).transpose(1, 2)  # columns
+    keys = of_heads(unit(k).repeat_interleave(group, dim=1))
+    sizes = torch.nn.functional.softplus(a.float() + dt_bias.float(), beta=1.0, threshold=SOFTPLUS_THRESHOLD)
+    decay = of_heads(torch.exp(-torch.exp(A_log) * sizes)).unsqueeze(2)
+    beta = of_heads(torch.sigmoid(b.float())).unsqueeze(2)
+    values, weighted_keys = (beta * of_heads(v.float())).transpose(1, 2), (beta * keys).transpose(1, 2)
+    slots = initial_state_indices.long()[torch.tensor(order, dtype=torch.int64, device=device)]
+    states = initial_state[slots].flatten(0, 1)  # [a sequence and head, value_dim, key_dim]
+    found = torch.empty_like(values)
+    end = 0
+    for step in steps:
+        start, end = end, end + heads * len(step)
+        state = states[:end - start]
+        state.mul_(decay[start:end])
+        correction = torch.baddbmm(values[start:end], state, weighted_keys[start:end], alpha=-1)
+        state.baddbmm_(correction, keys[start:end])
+        torch.bmm(state, queries[start:end], out=found[start:end])
+    output, final_state = torch.empty_like(v), initial_state.clone()
+    output[tokens] = found.view(-1, heads, v.shape[2]).to(output.dtype)
+    final_state[slots] = states.view(-1, *initial_state.shape[1:])
     return output, final_state
 
 

@@ -136,10 +136,10 @@ MUTANTS: dict[str, dict[str, tuple[str, str]]] = {
         "bias of the step missing": (" + dt_bias.float()", ""),
     },
     "gated_delta_rule_varlen": {
-        "no decay": ("        state *= decay[token]\n", ""),
+        "no decay": ("        state.mul_(decay[start:end])\n", ""),
         "no scale of the queries": ("(unit(q) * q.shape[2] ** -0.5)", "unit(q)"),
         "states of one another": ("final_state[slots] = states", "final_state[slots] = states.flip(0)"),
-        "the first token again": ("first[:active] + step", "first[:active]"),
+        "the first token again": ("starts[sequence] + step for", "starts[sequence] for"),
     },
     "topk_filter": {
         "one more": ("min(top_k, logits.shape[1]) - 1", "min(top_k + 1, logits.shape[1]) - 1"),
