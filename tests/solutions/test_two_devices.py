@@ -28,38 +28,24 @@ from kernelderby.rows.measurement import Status
 
 RUNTIME = Path(__file__).with_name("two_devices.cpp")
 ARCHITECTURE = "90a"
+LONG_DRAFTS = {
+    "num_tokens": 8,
+    "num_seqs": 4,
+    "len_cu_seqlens": 5,
+    "num_blocks": 64,
+    "max_blocks_per_seq": 16384,
+    "max_query_len": 2,
+    "max_seq_len": 262144,
+}
 # Every library of the solutions for Hopper, in calls that ask for more shared memory than every kernel may have: the
 # library's C function, definition, changes of SMALL_AXES.
 CALLS = {
     "derby_attention_forward_sm90": ("attention_forward", {}),
     "derby_unified_attention_sm90": ("unified_attention", {}),
     "derby_short_attention": ("unified_attention", {"head_dim": 128}),
-    "derby_decode_attention": (
-        "unified_attention",
-        {
-            "head_dim": 128,
-            "num_tokens": 2,
-            "num_seqs": 1,
-            "len_cu_seqlens": 2,
-            "num_blocks": 2048,
-            "max_blocks_per_seq": 2048,
-            "max_query_len": 2,
-            "max_seq_len": 32768,
-        },
-    ),
-    "derby_decode_wide": (
-        "unified_attention",
-        {
-            "head_dim": 256,
-            "num_tokens": 2,
-            "num_seqs": 1,
-            "len_cu_seqlens": 2,
-            "num_blocks": 64,
-            "max_blocks_per_seq": 1024,
-            "max_query_len": 2,
-            "max_seq_len": 16384,
-        },
-    ),
+    "derby_decode_attention": ("unified_attention", {"head_dim": 128, **LONG_DRAFTS}),
+    "derby_decode_wide": ("unified_attention", {"head_dim": 96, **LONG_DRAFTS}),
+    "derby_attention_in_shares": ("unified_attention", {"head_dim": 256, **LONG_DRAFTS}),
     "derby_paged_attention_decode_sm90": (
         "paged_attention_decode",
         {"num_seqs": 1, "num_blocks": 300, "max_blocks_per_seq": 300, "max_context_len": 4800},
