@@ -3,6 +3,7 @@ operator. In the interpreter, and on a GPU."""
 
 import pytest
 import torch
+from on_host import interpreter, recalled_for
 from rowwise_cases import CATALOG, case_of, inputs_of, outputs_of, reference
 
 from kernelderby.measure.judge.correctness import judge
@@ -34,6 +35,7 @@ def status(operator, through, changes, device):
 @pytest.mark.interpreted
 @pytest.mark.parametrize("through", ["triton", "sm90"])
 @pytest.mark.parametrize("operator, changes", CASES, ids=str)
+@recalled_for("derby_{operator}_{through}", compiler=interpreter())
 def test_in_the_interpreter(operator, through, changes):
     assert status(operator, through, changes, "cpu") is Status.PASSED
 

@@ -16,7 +16,7 @@ import fakes
 import pytest
 import torch
 from moe_cases import AUTHORS, CASES, FP8_AND_BF16, NAME, check, definition, folder, make_inputs, solution
-from on_host import diagonal
+from on_host import diagonal, interpreter, recalled_for
 
 from kernelderby.catalog import Catalog
 from kernelderby.measure.judge.cases import small_cases
@@ -142,6 +142,7 @@ def test_sgl_kernels_block_scaled_experts_around_fakes(monkeypatch, poisoned):
 
 @pytest.mark.interpreted
 @pytest.mark.parametrize("case", CASES)
+@recalled_for("triton_fused_v2", compiler=interpreter())
 def test_triton_fused_v2_around_fakes(case, ready):
     ready("triton_fused_v2")
     check("triton_fused_v2", CASES[case](), **FP8_AND_BF16)
@@ -149,6 +150,7 @@ def test_triton_fused_v2_around_fakes(case, ready):
 
 @pytest.mark.interpreted
 @pytest.mark.parametrize("case, masked_limit", diagonal([*CASES], [1024, 0]))
+@recalled_for("deepgemm_grouped", compiler=interpreter())
 def test_deepgemm_grouped_around_fakes(case, masked_limit, ready, monkeypatch):
     module = ready("deepgemm_grouped")
     monkeypatch.setattr(module, "MASKED_LIMIT", masked_limit)
@@ -168,6 +170,7 @@ def test_deepgemm_grouped_with_more_rows_than_a_tile(masked_limit, ready, monkey
 
 @pytest.mark.interpreted
 @pytest.mark.parametrize("case, prepared", diagonal([*CASES], [True, False]))
+@recalled_for("hpc_ops_moe", compiler=interpreter())
 def test_hpc_ops_moe_around_fakes(case, prepared, ready):
     module, inputs = ready("hpc_ops_moe"), CASES[case]()
     constants = {name: value for name, value in inputs.items() if name.startswith("gemm") or name == "routing_bias"}

@@ -416,6 +416,7 @@ def unified_on_cpu():
         (3, 12, 2, 96, 700),
     ],
 )
+@recalled_for("derby_unified_attention_sm90")
 def test_one_token_a_sequence_of_unified_attention_is_paged_decode(sizes):
     sequences, heads, kv_heads, head_dim, tokens = sizes
     solution, operator, width = unified_on_cpu(), "unified_attention", -(-tokens // 16)

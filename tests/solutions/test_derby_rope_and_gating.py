@@ -65,6 +65,7 @@ def status(operator, inputs, case, *edits):
 @pytest.mark.parametrize(
     "operator, changes", [(name, size) for name, sizes in SIZES.items() for size in sizes], ids=str
 )
+@on_host.recalled_for("derby_{operator}", compiler=on_host.interpreter())
 def test_odd_sizes_in_every_candidate(operator, changes):
     case = case_of(operator, **changes)
     assert status(operator, inputs_of(operator, case), case) is Status.PASSED
@@ -72,6 +73,7 @@ def test_odd_sizes_in_every_candidate(operator, changes):
 
 @pytest.mark.interpreted
 @pytest.mark.parametrize("changes", SIZES["mrope"], ids=str)
+@on_host.recalled_for("derby_mrope", compiler=on_host.interpreter())
 def test_heads_turned_in_place(changes):
     solution = module("mrope")
     for config in solution.candidates(*inputs_of("mrope", case_of("mrope", **changes)).values()):
