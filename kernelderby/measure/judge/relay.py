@@ -136,6 +136,7 @@ class Relay:
     def __init__(self, exchange: Exchange) -> None:
         self._exchange, self._made = exchange, Counter[str]()  # of each kind, so that who races gets the same contents
         self._blocks: set[tuple[int, str]] = set()  # executor and kind whose calls wait for their contents on the host
+        self._pace_seconds = 0.0  # of the latest pace: for a call, with the judge's own work around it
 
     def relayed(
         self,
@@ -151,12 +152,11 @@ class Relay:
         its process says. NO_PACE where the GPU does not come to rest, or the pace is lost. One more call goes ahead,
         which shows whether its host waits for the GPU."""
         exchange, executor = self._exchange, self._exchange.executor
-        start = time.monotonic()
         before = self._paced(pace, kind, _FIRST)
         if not before:
             return NO_PACE
         # Whoever is slow here would otherwise be asked less often, and a median of few calls may come out short.
-        affordable = int(_LONGEST_SECONDS / ((time.monotonic() - start) / _FIRST + said_us * 1e-6))
+        affordable = int(_LONGEST_SECONDS / (self._pace_seconds + said_us * 1e-6))
         self.us(executor, exchange.signals, kind, 1)
         wanted = calls_for(margin_us, before, most)
         count = min(wanted, max(FEWEST, affordable))
@@ -181,11 +181,14 @@ class Relay:
         with self._exchange.executor.still():
             if pace.is_lost or not self._comes_to_rest():
                 return []
+            start = time.monotonic()
             try:
-                return self.us(pace.executor, pace.signals, kind, count)
+                times = self.us(pace.executor, pace.signals, kind, count)
             except Failed:
                 pace.is_lost = True  # an answer may still come, which nobody would understand
                 return []
+            self._pace_seconds = (time.monotonic() - start) / count
+            return times
 
     def _comes_to_rest(self) -> bool:
         until = time.monotonic() + _REST_SECONDS
