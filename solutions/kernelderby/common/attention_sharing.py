@@ -27,6 +27,9 @@ BEGUN = 12  # numbers about the tile that a CTA has begun
 # the time that it is expected to.
 FOUND, SECOND, SHARED_VALUES, READ_SPEED, FEW_KEY = 1.5, 2.8, 0.5, 4.4, 0.85
 RAGGED = 0.75  # of the pages that equal sequences need: with fewer the batch is ragged; of the query tokens likewise
+# A cache with pages for equal sequences may be a server's, which has more than a batch needs: as likely the keys of a
+# ragged batch, so many of the equal one's.
+MAY_BE = 0.56
 WORTH = 0.85  # of the time that the host's plan is expected to take, what equal shares may take
 
 
@@ -122,12 +125,18 @@ def plan(pages, *sizes):
     a planning.Call. Remembered: calls of the same sizes look it up."""
     call = planning.Call(*sizes)
     filled = min(1.0, pages * 16 / max(call.sequences * call.longest_keys, 1))
-    filled = filled if filled < RAGGED else 1.0
-    shared = [each for each in (Shared(work, filled) for work in call.works(FEW)) if each.takes()]
+    ragged, fills = filled < RAGGED, (1.0, MAY_BE) if call.sequences > 1 else (1.0,)
+    fills = (filled,) if ragged else fills
+    shared = [each for each in ([Shared(work, fill) for fill in fills] for work in call.works(FEW)) if each[0].takes()]
     if not shared:
         return None
-    best = min(reversed(shared), key=Shared.estimate)  # of two as good ones that for few rows
+
+    def expected(every):
+        return sum(map(Shared.estimate, every))
+
+    best = min(reversed(shared), key=expected)  # of two as good ones that for few rows
     work, cut = planning.planned(call)
-    if filled < 1 and call.tokens >= RAGGED * call.sequences * call.longest_query and work.sorted(cut):
+    if ragged and call.tokens >= RAGGED * call.sequences * call.longest_query and work.sorted(cut):
         return None
-    return best.plan() if best.estimate() <= WORTH * Shared(work, filled).estimate_planned(cut) else None
+    planned = sum(Shared(work, fill).estimate_planned(cut) for fill in fills)
+    return best[0].plan() if expected(best) <= WORTH * planned else None

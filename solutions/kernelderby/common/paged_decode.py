@@ -1,9 +1,9 @@
 """Decode attention over a paged cache, the host's side of paged_decode.cu, paged_decode_long.cu,
-paged_decode_other.cu and decode_wide.cu: one launch.
+paged_decode_other.cu, decode_wide.cu and attention_shares.cu.
 
-Each context gets a block or a cluster of blocks, or each multiprocessor gets an equal stretch of all pages; estimated
-times decide. A context includes the query's own token. Any head_dim is taken; above 256, and at sizes that 8 does not
-divide, in other forms.
+Each context gets a block or a cluster of blocks, or each multiprocessor gets an equal stretch of all pages or an equal
+share of the keys of all tiles; estimated times decide. A context includes the query's own token. Any head_dim is taken;
+above 256, and at sizes that 8 does not divide, in other forms.
 """
 
 import functools
@@ -12,11 +12,11 @@ import itertools
 
 import torch
 
-cuda_library, estimates, workspaces = (
+cuda_library, estimates, sharing, workspaces = (
     importlib.import_module(f"{__package__}.{name}")
-    for name in ("cuda_library", "paged_decode_estimates", "workspaces"))
+    for name in ("cuda_library", "paged_decode_estimates", "attention_sharing", "workspaces"))
 
-POINTER, INT, FLOAT = cuda_library.POINTER, cuda_library.INT, cuda_library.FLOAT
+POINTER, INT, LONG, FLOAT = cuda_library.POINTER, cuda_library.INT, cuda_library.LONG, cuda_library.FLOAT
 library = cuda_library.CudaLibrary(__file__, "derby_paged_attention_decode_sm90", "paged_decode.cu",
                                    [POINTER] * 6 + [INT] * 6 + [FLOAT] + [INT] * 3)
 long_library = cuda_library.CudaLibrary(__file__, "derby_paged_attention_long", "paged_decode_long.cu",
@@ -25,15 +25,19 @@ other_library = cuda_library.CudaLibrary(__file__, "derby_paged_attention_other"
                                          [POINTER] * 8 + [INT] * 5 + [FLOAT] + [INT] * 2)
 wide_library = cuda_library.CudaLibrary(__file__, "derby_decode_wide", "decode_wide.cu",
                                         [POINTER] * 9 + [INT] * 6 + [FLOAT] + [INT] * 2)
+shares_library = cuda_library.CudaLibrary(__file__, "derby_attention_in_shares", "attention_shares.cu",
+                                          [POINTER] * 9 + [LONG] * 2 + [INT] * 5 + [FLOAT] + [INT] * 7)
 workspace = workspaces.Workspace(torch.float32)
+ROWS = {}  # device -> of first_rows()
 # Of paged_decode.cu; bytes of an address and of 8 values; multiprocessors of an H200.
 PAGE, MOST_DIM, MOST_WARPS, VECTOR, SMS = 16, 256, 8, 16, 132
 # Kernels of stretches: head_dim -> least head_dim, warps; heads a key head. Those of paged_decode_long.cu: head_dim ->
 # heads a key head.
-LONG, LONG_HEADS = {64: (64, 8), 96: (72, 8), 128: (104, 8), 192: (136, 4), 256: (256, 4)}, 16
+STRETCHES, STRETCH_HEADS = {64: (64, 8), 96: (72, 8), 128: (104, 8), 192: (136, 4), 256: (256, 4)}, 16
 FIRST = {64: 16, 128: 16, 256: 8}
 WIDE, FEW = 200, 8  # decode_wide.cu has one query token a sequence: least head_dim, and with more heads a key head
 PAGE_DIMS = 64, 128, 256  # of heads, in one_page.cuh
+MOST_GROUP = 16  # query heads a key head, in equal shares
 SHORT_BATCH = 1 << 18  # keys of all heads of a single sequence that is read a head at a time
 
 
@@ -71,12 +75,12 @@ def sixteenths(query, key_cache, pages):
 
 
 def long_kernel(head_dim, group):
-    """Of LONG, the kernel for these heads, or None."""
-    if group > LONG_HEADS:
+    """Of STRETCHES, the kernel for these heads, or None."""
+    if group > STRETCH_HEADS:
         return None
     if group > FEW and WIDE <= head_dim <= MOST_DIM:
         return MOST_DIM
-    return next((size for size, (least, _) in LONG.items() if least <= head_dim <= size), None)
+    return next((size for size, (least, _) in STRETCHES.items() if least <= head_dim <= size), None)
 
 
 def key_heads_together(sequences, longest, kv_heads, processors, warps=8):
@@ -92,8 +96,9 @@ def key_heads_together(sequences, longest, kv_heads, processors, warps=8):
 def candidates(query, key_cache, value_cache, block_table, context_lens, max_context_len, sm_scale):
     """Either splits: blocks that share a context; warps: of a block, each with a page at a time; sliced: whether each
     block of a cluster reads all keys and a slice of the values, rather than some pages. Or together: key heads of a
-    multiprocessor, where each multiprocessor has an equal stretch of all pages. Ordered by estimated time; for up to 8
-    pages the choice of for_short_contexts() comes first.
+    multiprocessor, where each multiprocessor has an equal stretch of all pages. Or split: in equal shares, by the
+    kernel for many (0) or for few rows (1). Ordered by estimated time; for up to 8 pages the choice of
+    for_short_contexts() comes first.
     """
     units, pages = sizes(query, key_cache, max_context_len)
     head_dim, group = query.shape[2], query.shape[1] // key_cache.shape[2]
@@ -106,29 +111,35 @@ def candidates(query, key_cache, value_cache, block_table, context_lens, max_con
     return [config for number, config in enumerate(found) if config not in found[:number]]
 
 
-def read(query, key_cache, max_context_len):
-    """Megabytes of keys and values where all contexts are as long as the longest."""
-    return len(query) * key_cache.shape[2] * sizes(query, key_cache, max_context_len)[1] * PAGE * query.shape[2] * 4e-6
-
-
 def estimated(query, key_cache, max_context_len):
     """[(microseconds, configuration)], the shortest first."""
     units, pages = sizes(query, key_cache, max_context_len)
     kv_heads, head_dim, ctas = key_cache.shape[2], query.shape[2], processors(query.device)
-    group, megabytes, found = query.shape[1] // kv_heads, read(query, key_cache, max_context_len), []
-    rows, fills = min(group, 16 if head_dim <= 128 else 8), estimates.fills(1.0)
-    if megabytes >= estimates.MUCH:  # below it the longest context decides, not how much there is to read
-        fills = estimates.fills(sixteenths(query, key_cache, pages) / 16)
+    group, found = query.shape[1] // kv_heads, []
+    fills = estimates.fills(sixteenths(query, key_cache, pages) / 16)
+    batch = estimates.Batch(max(len(query), 1), kv_heads, group, head_dim, pages, fills, ctas)
     for splits, warps in itertools.product((1, 2, 4, 8, 16), (1, 2, 4, 8)):
         if splits * warps < 2 * pages and (splits == 1 or splits * units <= 16 * ctas) and (warps > 1 or pages <= 8):
-            time = estimates.of_clusters(units, pages, rows, head_dim, megabytes, fills, splits, warps, ctas)
-            found.append((time, {"splits": splits, "warps": warps, "sliced": 0}))
-    size = long_kernel(head_dim, group)
-    if pages > MOST_WARPS and size:
-        together = key_heads_together(len(query), pages * PAGE, kv_heads, ctas, LONG[size][1])
-        time = estimates.of_stretches(group, head_dim, megabytes, fills, together, ctas)
-        found.append((time, {"together": together}))
+            found.append((estimates.of_clusters(batch, splits, warps), {"splits": splits, "warps": warps, "sliced": 0}))
+    if pages > MOST_WARPS:
+        size = long_kernel(head_dim, group)
+        for together in (1, 2, 4, 8):
+            if size and kv_heads % together == 0 and together <= STRETCHES[size][1]:
+                found.append((estimates.of_stretches(batch, together), {"together": together}))
+        for split in (0, 1):
+            if group <= MOST_GROUP and shares(split, *query.shape, kv_heads, pages * PAGE, ctas):
+                found.append((estimates.of_shares(batch, split), {"split": split}))
     return sorted(found, key=lambda one: one[0])
+
+
+@functools.lru_cache(maxsize=4096)
+def shares(split, sequences, heads, head_dim, kv_heads, longest, ctas):
+    """How the kernel for equal shares cuts the call, or None where it does not take it."""
+    if head_dim % 8 or head_dim > MOST_DIM:
+        return None
+    call = sharing.planning.Call(sequences, sequences, 1, longest, heads, kv_heads, head_dim, True, ctas)
+    shared = next(sharing.Shared(work, 1.0) for work in call.works(sharing.FEW) if work.split == split)
+    return shared.plan() if shared.takes() else None
 
 
 def for_short_contexts(units, pages, group, head_dim, page_each):
@@ -152,6 +163,18 @@ def for_short_contexts(units, pages, group, head_dim, page_each):
         splits = min(power(-(-3 * SMS // units)), max(power(pages) // 8, 1))
         warps = min(pages, 4 if splits * units > SMS else MOST_WARPS)
     return {"splits": splits, "warps": warps, "sliced": sliced}
+
+
+def first_rows(device, sequences):
+    """int32 [sequences + 1]: where each sequence's query token lies. Kept, but for those of a capture, which fills its
+    own at each replay."""
+    if workspaces.place(device)[1]:
+        found = ROWS.get(device)
+        return found if found is not None else torch.arange(sequences + 1, dtype=torch.int32, device=device)
+    if device not in ROWS:
+        ROWS[device] = torch.arange(sharing.MOST_SEQUENCES + 1, dtype=torch.int32, device=device)
+        torch.cuda.current_stream(device).synchronize()  # other streams read it too
+    return ROWS[device]
 
 
 def padded(tensor):
@@ -178,6 +201,15 @@ def run_with(config, query, key_cache, value_cache, block_table, context_lens, m
         output.detach().copy_(wide[..., :output.shape[-1]])
         return
     (sequences, heads, head_dim), kv_heads = query.shape, key_cache.shape[2]
+    if "split" in config:
+        ctas = processors(query.device)
+        made = shares(config["split"], sequences, heads, head_dim, kv_heads, int(max_context_len), ctas)
+        counters, parts = workspace(query.device, 2, made.floats).tensors
+        shares_library(query.device, query, key_cache, value_cache, first_rows(query.device, sequences), context_lens,
+                       block_table, output, counters, parts, sequences, len(key_cache), sequences, block_table.shape[1],
+                       heads, kv_heads, head_dim, sm_scale, made.split, made.pack, made.overhead, made.again,
+                       made.least, made.trusting, ctas)
+        return
     if "together" in config:
         ctas, together = processors(query.device), config["together"]
         rows, size = 8 if heads <= 8 * kv_heads else 16, long_kernel(head_dim, heads // kv_heads)

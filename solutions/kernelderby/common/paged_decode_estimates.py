@@ -1,69 +1,127 @@
 """Estimates how long the forms of paged decode take, in microseconds, from sizes that the host knows.
 
 Clusters (paged_decode.cu): for each round of clusters that fit on the GPU together, the time in which a warp waits for
-its pages, one after the other, and sends its part, or the time to read the cache from memory, if that is longer; in
-addition a start, and the time to add all warps' parts. Stretches (paged_decode_long.cu): a start, the time to read the
-cache from memory, the parts of neighbours. Constants: NVIDIA H200, 2026-11-24, calls as CUDA graphs behind an L2 flush,
-32 sizes of 1 to 256 sequences, 1 to 8 key heads, 256 to 65,536 tokens, equal and ragged, 12 to 15 forms of each; fitted
-by least squares of logarithms and of the cost of a wrong choice. On these same sizes the chosen forms take 2.0 % longer
-than the best ones in the mean, and 17 % at worst.
+its pages, one after the other, and sends its part, and the time to read the cache from memory; in addition the time to
+add all warps' parts. Stretches (paged_decode_long.cu, paged_decode_other.cu, decode_wide.cu): a start, the warps' pages
+and the memory, the parts that the last multiprocessor of a context adds. Shares (attention_shares.cuh): a start, the
+tensor cores or the memory, the rounds of tiles, the parts of a tile.
+
+Constants: NVIDIA H200, 2026-11-30, calls as CUDA graphs behind an L2 flush, 210 random sizes of 1 to 100 sequences, 1
+to 16 key heads of 64 to 256 values, up to 128,000 tokens, equal and ragged, up to 9 forms of each; fitted by least
+squares of logarithms, those of a size against each other (docs/lab/attention_sm90.md).
 """
 
 from math import ceil, log2
+from typing import NamedTuple
 
-# head_dim rounded up, columns of 8 query heads -> warps whose registers fit on a multiprocessor
+SIZES = 64, 96, 128, 192, 256  # of heads
+MANY_ROWS = 8  # query heads a key head; with more, a tile of the tensor cores has 16
+COLD = 50  # megabytes that push dirty lines out of the L2
+RAGGED, LEAST = 0.56, 0.25  # of what the longest context lets expect: in a ragged batch, and at least
+OF = 132  # multiprocessors of that GPU
+
+# Clusters. head_dim rounded up, columns of 8 query heads -> warps whose registers fit on a multiprocessor.
 RESIDENT = {(64, 1): 18, (64, 2): 14, (128, 1): 12, (128, 2): 8, (256, 1): 8}
 FITS = 0.94  # of multiprocessors: clusters stay within a part of the GPU, whose sizes are no powers of two
-START, DOUBLING, PART = 2.37, 0.17, 0.028  # of a call; for each doubling of blocks; for each warp's part in a cluster
-FIRST = 0.7  # of a round
-PAGE = {64: (0.78, 0.05), 128: (0.9, 0.05), 256: (1.5, 0.35)}  # of a page alone, and how much more beside 7 others
-SEND, LEAVE = 0.1, 0.025  # of a warp's 8 x 128 sums, in a cluster and in a block
-COLD, COLD_RATE, RATE = 50, 2.9, 4.2  # megabytes that push dirty lines out of the L2; TB/s of these and of the others
-RAGGED, LEAST = 0.56, 0.25  # of what the longest context lets expect: in a ragged batch, and at least
-BEND = 2.7  # how sharply the longer of waiting and memory decides
-LONG_START, LONG_COLD_RATE, LONG_RATE = 9.8, 2.6, 3.9
-LONG_WIDE, LONG_DEEP = 4.5, 4.0  # more of a start with over 8 rows; with over 128 values (four sizes, 2026-11-30)
-# Of the time of stretches, where several key heads are read at once, which makes longer runs of memory, from so many
-# megabytes on (unified attention, 120 sizes, 2026-11-29).
-RUNS, MUCH = 0.92, 50
-# Of a page alone, where head_dim is not the kernel's (three fresh sizes of 80 and 96, 2026-11-30).
-ODD = 1.5
-OF = 132  # multiprocessors of that GPU
+ROUND, DOUBLING, PART = 3.7, 0.12, 0.035  # of a round; for each doubling of blocks; for each warp's part in a cluster
+PAGE = {64: 0.66, 96: 0.69, 128: 0.86, 192: 1.2, 256: 1.6}  # of a page alone
+CROWD, DEEP_CROWD, PAGE_ROWS = 0.035, 0.26, 1.25  # more beside 7 other warps; with many rows
+SEND, LEAVE = 0.2, 0.07  # of a warp's 8 x 128 sums, in a cluster and in a block
+RATES = 3.0, 4.0  # TB/s of the first COLD megabytes and of the others
+
+# Stretches. A call; a context of a multiprocessor, twice with many rows; a warp's page; a part of 8 x 128 sums that 256
+# threads add; of the memory's time, with longer runs of several key heads.
+LONG_START, LONG_CONTEXT, LONG_RUNS = 7.2, 2.7, 0.98
+LONG_PAGE, LONG_ROWS = {64: 0.06, 96: 0.14, 128: 0.185, 192: 0.58, 256: 0.07}, 9
+LONG_PART, MOST_PARTS, NEIGHBOURS = 0.064, 64, 16  # as in decode_attention.cuh
+LONG_RATES = 2.5, 4.2
+
+# Shares: the kernel for many rows and for few, an eighth of a page, a round of tiles, a doubling of a tile's parts.
+SHARE_START, SHARE_PAGE = (7.3, 5.8), {64: 1.4, 96: 1.9, 128: 0.6, 192: 0.9, 256: 1.0}
+SHARE_TILES, SHARE_PARTS, SHARE_RATES = 3.4, 0.65, (2.4, 3.9)
+
+
+class Batch(NamedTuple):
+    """group: query heads a key head. pages: of the longest context. fills: parts of the keys that equal contexts would
+    have, held to be equally likely."""
+
+    sequences: int
+    kv_heads: int
+    group: int
+    head_dim: int
+    pages: int
+    fills: tuple
+    processors: int
+
+    @property
+    def size(self):
+        """Of heads, as kernels have it."""
+        return next((size for size in SIZES if self.head_dim <= size), SIZES[-1])
+
+    def read(self, fill, rates):
+        """Microseconds to read that part of keys and values from memory."""
+        megabytes = fill * self.sequences * self.kv_heads * self.pages * 16 * self.head_dim * 4e-6
+        cold, rate = rates
+        return (min(megabytes, COLD) / cold + max(megabytes - COLD, 0) / rate) * OF / self.processors
+
+    def each(self, fill):
+        """Pages of a key head that each multiprocessor has."""
+        return fill * self.pages * self.sequences * self.kv_heads / self.processors
+
+    def mean(self, time_of):
+        return sum(map(time_of, self.fills)) / len(self.fills)
 
 
 def fills(most):
-    """Parts of what the longest context lets expect, held to be equally likely: equal lengths and ragged ones. A cache
-    that has only `most` of the pages of equal lengths has ragged ones, or some that sequences share."""
+    """A cache that has only `most` of the pages of equal lengths has ragged ones, or some that sequences share."""
     return (1, RAGGED) if most >= 1 else (max(most, LEAST),)
 
 
-def of_memory(megabytes, processors, cold_rate, rate):
-    return (min(megabytes, COLD) / cold_rate + max(megabytes - COLD, 0) / rate) * OF / processors
+def together(one, other, bend):
+    """The time of two things that go on at once, the longer the more it decides."""
+    return (one**bend + other**bend) ** (1 / bend)
 
 
-def of_clusters(units, pages, rows, head_dim, megabytes, fills, splits, warps, processors):
-    """units: contexts of a key head and up to 8 or 16 query heads, of which `rows` is the greatest number. megabytes:
-    of keys and values where all contexts are as long as the longest, of `pages`. fills: as of fills()."""
-    size = 64 if head_dim <= 64 else 128 if head_dim <= 128 else 256
+def of_clusters(batch, splits, warps):
+    """splits: blocks that share a context; warps: of a block, each with a page at a time."""
+    size = 64 if batch.head_dim <= 64 else 128 if batch.head_dim <= 128 else 256
+    heads = 16 if batch.group > 8 and size <= 128 else 8  # of a block, as in paged_decode.cu
+    units, rows = batch.sequences * batch.kv_heads * ceil(batch.group / heads), min(batch.group, heads)
     each = max(RESIDENT[size, 2 if rows > 8 else 1] // warps, 1)
-    at_once = each * processors if splits == 1 else max(int(FITS * each * processors / splits), 1)
-    blocks = min(max(units * splits / processors, 1), each)
-    page, crowd = PAGE[size]
-    page *= 1 if head_dim == size else ODD
+    at_once = each * batch.processors if splits == 1 else max(int(FITS * each * batch.processors / splits), 1)
+    blocks = min(max(units * splits / batch.processors, 1), each)
+    page = PAGE[batch.size] * (PAGE_ROWS if rows > 8 else 1)
     sent = (SEND if splits > 1 else LEAVE) * warps * rows * size / 1024 * blocks
-    waits = FIRST + page * (1 + crowd * blocks * warps / 8) * ceil(pages / (splits * warps)) + sent
+    crowd = 1 + (DEEP_CROWD if size == 256 else CROWD) * blocks * warps / 8
+    waits = ROUND + page * crowd * ceil(batch.pages / (splits * warps)) + sent
     parts = DOUBLING * log2(splits) + PART * splits * warps * (splits > 1)
-    rounds, times = units / at_once, []
-    for fill in fills:
-        whole = ceil(rounds) if rounds <= 3 else rounds + 0.5
+    rounds = units / at_once
+    whole = ceil(rounds) if rounds <= 3 else rounds + 0.5
+
+    def time_of(fill):
         turns = whole if fill == 1 else 1 + max(rounds - 1, 0) * fill
-        memory = of_memory(fill * megabytes, processors, COLD_RATE, RATE)
-        times.append(START + parts + ((turns * waits) ** BEND + memory**BEND) ** (1 / BEND))
-    return sum(times) / len(fills)
+        return parts + together(turns * waits, batch.read(fill, RATES), 2)
+
+    return batch.mean(time_of)
 
 
-def of_stretches(rows, head_dim, megabytes, fills, together, processors):
-    """together: key heads that are read at once."""
-    start = LONG_START + LONG_WIDE * (rows > 8) + LONG_DEEP * (head_dim > 128)
-    times = [start + of_memory(fill * megabytes, processors, LONG_COLD_RATE, LONG_RATE) for fill in fills]
-    return sum(times) / len(fills) * (RUNS if together > 1 and megabytes >= MUCH else 1)
+def of_stretches(batch, heads):
+    """heads: key heads that a multiprocessor reads together."""
+    many = batch.group > MANY_ROWS
+    teams = 4 if batch.size > 128 else 8
+    warps = 8 if batch.size == 256 and many else teams  # of a multiprocessor: decode_wide.cu has two a team
+    contexts = batch.sequences * batch.kv_heads / (heads * batch.processors)
+    parts = max(1 / contexts, 1)
+    added = 0 if parts == 1 else parts if parts <= MOST_PARTS else NEIGHBOURS + parts / NEIGHBOURS
+    add = LONG_PART * added * heads * (16 if many else 8) * batch.size / 1024 * 8 / warps
+    page, runs = LONG_PAGE[batch.size] * (LONG_ROWS if many else 1), LONG_RUNS if heads > 1 else 1
+    return LONG_START + LONG_CONTEXT * max(contexts, 1) * (1 + many) + add + batch.mean(
+        lambda fill: together(page * batch.each(fill) / teams, batch.read(fill, LONG_RATES) * runs, 3))
+
+
+def of_shares(batch, few):
+    """few: whether by the kernel for few rows."""
+    tiles = batch.sequences * batch.kv_heads / batch.processors
+    ends = SHARE_TILES * max(tiles, 1) + SHARE_PARTS * log2(max(1 / tiles, 1))
+    return SHARE_START[few] + ends + batch.mean(
+        lambda fill: max(SHARE_PAGE[batch.size] * batch.each(fill) / 8, batch.read(fill, SHARE_RATES)))

@@ -33,12 +33,11 @@ library = cuda_library.CudaLibrary(__file__, "derby_unified_attention_sm90", "ke
                                    [POINTER] * 9 + [LONG] * 2 + [INT] * 5 + [FLOAT] + [INT] * 10)
 short_library = cuda_library.CudaLibrary(__file__, "derby_short_attention", "short.cu",
                                          [POINTER] * 7 + [INT] * 8 + [FLOAT, INT])
-shares_library = cuda_library.CudaLibrary(__file__, "derby_attention_in_shares", "shares.cu",
-                                          [POINTER] * 9 + [LONG] * 2 + [INT] * 5 + [FLOAT] + [INT] * 7)
 decode_library = cuda_library.CudaLibrary(__file__, "derby_decode_attention", "decode.cu",
                                           [POINTER] * 9 + [INT] * 6 + [FLOAT, INT, INT])
 clusters_library, stretches_library = paged_decode.library, paged_decode.long_library  # named here to be built ahead
 other_library, wide_library = paged_decode.other_library, paged_decode.wide_library
+shares_library = paged_decode.shares_library
 MOST_SHORT = {64: 256, 128: 256, 256: 128}  # head_dim: tokens of a sequence, as in short_units.cuh
 FEW_ROWS = 16  # query tokens times heads of a group, as in decode.cu, which has head_dim 128 only, and decode_wide.cu
 # head_dim of decode_wide.cu's kernels -> the least that they take, key heads of a multiprocessor.
@@ -47,7 +46,6 @@ WIDE = {64: (64, 8), 96: (72, 8), 128: (104, 8), 192: (136, 4), 256: (200, 4)}
 # sequences, each counted as one of 128 values; keys of the longest sequence; head_dim.
 MANY_KEYS, LEAST_LENGTH, MOST_SPREAD = 1 << 20, 4096, 128
 MOST_HEAD_DIM = 256
-STRETCHES = {"stretches": 1}  # decode_library, for one query token a sequence
 
 workspace = planning.Workspace()
 Needed = namedtuple("Needed", "counters floats")  # of the workspace
@@ -72,22 +70,9 @@ def spreads_pages(sequences, longest, kv_heads, head_dim):
     return sequences > 1 and head_dim <= MOST_SPREAD and longest >= LEAST_LENGTH and keys >= MANY_KEYS
 
 
-def shares_decode(longest, kv_heads, rows, head_dim):
-    """Whether one query token a sequence may be better off in equal shares than with paged decode, whose loads of few
-    large key heads run less far ahead."""
-    return head_dim > 192 and rows >= 8 and kv_heads <= 2 and longest >= LEAST_LENGTH
-
-
 def is_decode(tokens, sequences, max_query_len, rows):
     """Whether each sequence has one query token, and no key head more query heads than paged decode is fast with."""
     return max_query_len == 1 and tokens == sequences and rows <= FEW_ROWS
-
-
-def forms_of_decode(*inputs):
-    """The one form of a call with one query token a sequence: a configuration of paged_decode.py, or STRETCHES. inputs:
-    as of paged_decode.candidates()."""
-    first = paged_decode.candidates(*inputs)[0]
-    return [STRETCHES if "together" in first and inputs[0].shape[2] == 128 else first]
 
 
 def pages_used(blocks, sequences, longest):
@@ -96,7 +81,7 @@ def pages_used(blocks, sequences, longest):
 
 
 key_heads_together = paged_decode.key_heads_together
-choose = tuning.Chooser({}, paged_decode.tuning_key, forms_of_decode)
+choose = tuning.Chooser({}, paged_decode.tuning_key, paged_decode.candidates)
 check = contract.Contract("derby_unified_attention_sm90", aligned=16,
     where=("len_cu_seqlens == num_seqs + 1", "num_query_heads a multiple of num_kv_heads"),
     query="bfloat16 num_tokens num_query_heads head_dim", key_cache="bfloat16 num_blocks 16 num_kv_heads head_dim",
@@ -120,23 +105,20 @@ def run(query, key_cache, value_cache, cu_seqlens_q, seq_lens, block_table, max_
         return
     device, sequences = query.device, block_table.shape[0]
     processors = planning.processors(device)
-    rows, form, longest = int(max_query_len) * (heads // kv_heads), None, int(max_seq_len)
+    rows, longest = int(max_query_len) * (heads // kv_heads), int(max_seq_len)
     sizes = (tokens, sequences, int(max_query_len), longest, heads, kv_heads, head_dim, True, processors)
     pages = pages_used(blocks, sequences, longest)
-    one_query = is_decode(tokens, sequences, int(max_query_len), rows)
-    if one_query and not (shares_decode(longest, kv_heads, rows, head_dim) and sharing.plan(pages, *sizes)):
+    if is_decode(tokens, sequences, int(max_query_len), rows):
         inputs = query, key_cache, value_cache, block_table, seq_lens, longest, float(sm_scale)
-        form = choose(*inputs)
-        if form is not STRETCHES:
-            paged_decode.run_with(form, *inputs, output)
-            return
-    if form is None and longest <= MOST_SHORT.get(head_dim, 0):
+        paged_decode.run_with(choose(*inputs), *inputs, output)
+        return
+    if longest <= MOST_SHORT.get(head_dim, 0):
         short_library(device, query, key_cache, value_cache, cu_seqlens_q, seq_lens, block_table, output, tokens,
                       sequences, blocks, block_table.shape[1], heads, kv_heads, head_dim, int(max_query_len),
                       float(sm_scale), processors)
         return
     size = few_rows_size(head_dim) if rows <= FEW_ROWS else None
-    if form or (size and spreads_pages(sequences, longest, kv_heads, head_dim)):
+    if size and spreads_pages(sequences, longest, kv_heads, head_dim):
         together = key_heads_together(sequences, longest, kv_heads, processors, WIDE[size][1])
         floats = 2 * processors * together * (8 if rows <= 8 else 16) * (size + 4)
         few_rows = decode_library if head_dim == 128 else wide_library
