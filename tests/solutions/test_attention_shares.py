@@ -379,7 +379,7 @@ def test_mutants_fail(mutant):
 @pytest.mark.timeout(900)  # nvcc takes two minutes on half a core
 def test_it_compiles_without_spills():
     solution = module()
-    made = nvcc.kernels_of(nvcc_of(solution), solution.library.folder / "shares.cu")
+    made = nvcc.kernels_of(nvcc_of(solution), solution.library.folder / "attention_shares.cu")
     assert len(made) == 4 * len(HEAD_DIMS)
     names = "derby_long_attention_in_shares", "derby_combine_chunks"
     assert [sum(name in kernel.name for kernel in made) for name in names] == [2 * len(HEAD_DIMS)] * 2

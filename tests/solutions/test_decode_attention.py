@@ -370,13 +370,15 @@ def test_stretches_of_all_pages():
         ((32, 5, 1, 128, 2048), "8x4"),  # 16 blocks each would come in two rounds
         ((1, 16, 4, 128, 4096), "16x4"),
         ((16, 32, 8, 128, 2048), "1x8"),
-        ((128, 14, 2, 128, 4096), "4x4"),
         ((32, 12, 1, 128, 2048), "4x4"),
         ((1, 8, 1, 128, 32768), "long"),
         ((1, 16, 2, 64, 65536), "long"),
         ((16, 8, 2, 72, 32768), "long"),
-        ((16, 8, 2, 56, 32768), "16x8"),  # no kernel of stretches has such heads
-        ((16, 16, 2, 208, 32768), "16x8"),
+        ((16, 8, 2, 56, 32768), "shares"),  # no kernel of stretches has such heads; not timed
+        ((1, 14, 2, 256, 10740), "shares"),
+        ((3, 24, 2, 192, 13038), "shares"),
+        ((2, 32, 4, 256, 35489), "long"),
+        ((16, 16, 2, 208, 32768), "shares"),
         ((16, 18, 2, 208, 32768), "long"),
         ((3, 56, 8, 96, 91000), "long"),
         ((4, 128, 8, 80, 108000), "long"),
@@ -389,7 +391,36 @@ def test_which_form_a_call_of_paged_decode_has(sizes, first):
     query = torch.empty(sequences, heads, head_dim, device="meta")
     cache = torch.empty(sequences * -(-tokens // 16), 16, kv_heads, head_dim, device="meta")
     config = module(PAGED, "sm90").candidates(query, cache, cache, None, None, tokens, 1.0)[0]
-    assert ("long" if "together" in config else f"{config['splits']}x{config['warps']}") == first
+    other = "shares" if "split" in config else "long" if "together" in config else None
+    assert (other or f"{config['splits']}x{config['warps']}") == first
+
+
+def test_equal_shares_of_paged_decode(monkeypatch):
+    """The kernel of attention_shares.cu gets one query token a sequence, and the cut that sharing.Shared makes."""
+    solution, calls = module(PAGED, "sm90"), []
+    decode = solution.decode
+    monkeypatch.setattr(decode, "shares_library", lambda device, *arguments: calls.append(arguments))
+    monkeypatch.setattr(decode, "processors", lambda device: 132)
+    sizes = {"num_query_heads": 12, "num_kv_heads": 2, "max_blocks_per_seq": 70, "num_blocks": 210, "num_seqs": 3}
+    case = case_of(PAGED, **sizes, max_context_len=1111)
+    inputs, outputs = inputs_of(PAGED, case), outputs_of(PAGED, case)
+    for split in (0, 1):
+        decode.run_with({"split": split}, *inputs.values(), *outputs.values())
+    for split, arguments in enumerate(calls):
+        query, keys, values, rows, lengths, table, output, counters, parts, *numbers = arguments
+        assert [query.data_ptr(), keys.data_ptr(), values.data_ptr(), table.data_ptr(), output.data_ptr()] == [
+            given.data_ptr()
+            for given in (
+                *(inputs[name] for name in ("query", "key_cache", "value_cache", "block_table")),
+                *outputs.values(),
+            )
+        ]
+        assert rows[:4].tolist() == [0, 1, 2, 3] and lengths is inputs["context_lens"]
+        call = decode.sharing.planning.Call(3, 3, 1, 1111, 12, 2, 128, True, 132)
+        made = decode.sharing.Shared(call.works(decode.sharing.FEW)[split], 1.0).plan()
+        cut = [made.split, made.pack, made.overhead, made.again, made.least, made.trusting]
+        assert numbers == [3, 210, 3, 70, 12, 2, 128, inputs["sm_scale"], *cut, 132]
+        assert len(counters) >= 2 and len(parts) >= made.floats
 
 
 @functools.cache
@@ -585,7 +616,7 @@ def test_all_sources_are_named(operator):
     sources = CATALOG.solution(f"derby_{operator}_sm90").sources
     solution = module(operator, "sm90")
     owner = owner_of(operator, solution)
-    names = PAGED_LIBRARIES[1:] if operator == PAGED else ("workers", "uncut")
+    names = (*PAGED_LIBRARIES[1:], "shares_library") if operator == PAGED else ("workers", "uncut")
     others = [getattr(owner, name) for name in names]
     named = {*owner.library.sources, *(name for other in others for name in other.sources)}
     assert named == {path for path in sources if path.endswith((".cu", ".cuh"))}

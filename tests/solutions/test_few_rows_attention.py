@@ -276,21 +276,6 @@ def test_which_drafts_of_other_heads_it_takes(sequences, longest, kv_heads, head
     assert module().spreads_pages(sequences, longest, kv_heads, head_dim) == takes
 
 
-@pytest.mark.parametrize(
-    "longest, kv_heads, rows, head_dim, takes",
-    [
-        (8192, 2, 8, 256, True),
-        (8192, 1, 16, 200, True),
-        (2048, 2, 8, 256, False),
-        (8192, 4, 8, 256, False),
-        (8192, 2, 4, 256, False),
-        (8192, 2, 8, 192, False),
-    ],
-)
-def test_which_single_tokens_go_in_equal_shares(longest, kv_heads, rows, head_dim, takes):
-    assert module().shares_decode(longest, kv_heads, rows, head_dim) == takes
-
-
 def test_sizes_of_heads():
     solution = module()
     sizes = {64: 64, 72: 96, 96: 96, 104: 128, 128: 128, 136: 192, 192: 192, 200: 256, 256: 256, 56: None}

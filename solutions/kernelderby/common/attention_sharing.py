@@ -3,9 +3,10 @@ knows.
 
 That kernel finds its cut from the lengths, and a second one adds what several multiprocessors have computed of a tile.
 Both cost a call a few microseconds more, so it gets them only if it is expected to take clearly less time than by
-attention_planning.py. A cache with fewer pages than equal sequences need means a ragged batch. Such a batch with as
-many query tokens for each sequence stays with attention_planning.py where that one cuts nothing and begins with the
-longest sequences, which comes out even.
+attention_planning.py. A cache with fewer pages than equal sequences need means a ragged batch. With enough pages it may
+be a server's, which has more than a batch needs: equal and ragged sequences then count as equally likely. A batch that
+is certainly ragged, with as many query tokens for each sequence, stays with attention_planning.py where that one cuts
+nothing and begins with the longest sequences, which comes out even.
 """
 
 import functools
@@ -27,9 +28,7 @@ BEGUN = 12  # numbers about the tile that a CTA has begun
 # the time that it is expected to.
 FOUND, SECOND, SHARED_VALUES, READ_SPEED, FEW_KEY = 1.5, 2.8, 0.5, 4.4, 0.85
 RAGGED = 0.75  # of the pages that equal sequences need: with fewer the batch is ragged; of the query tokens likewise
-# A cache with pages for equal sequences may be a server's, which has more than a batch needs: as likely the keys of a
-# ragged batch, so many of the equal one's.
-MAY_BE = 0.56
+RAGGED_KEYS = 0.56  # of an equal batch's, in a ragged one
 WORTH = 0.85  # of the time that the host's plan is expected to take, what equal shares may take
 
 
@@ -125,8 +124,8 @@ def plan(pages, *sizes):
     a planning.Call. Remembered: calls of the same sizes look it up."""
     call = planning.Call(*sizes)
     filled = min(1.0, pages * 16 / max(call.sequences * call.longest_keys, 1))
-    ragged, fills = filled < RAGGED, (1.0, MAY_BE) if call.sequences > 1 else (1.0,)
-    fills = (filled,) if ragged else fills
+    ragged = filled < RAGGED
+    fills = (filled,) if ragged else (1.0, RAGGED_KEYS) if call.sequences > 1 else (1.0,)
     shared = [each for each in ([Shared(work, fill) for fill in fills] for work in call.works(FEW)) if each[0].takes()]
     if not shared:
         return None

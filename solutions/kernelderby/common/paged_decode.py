@@ -38,7 +38,6 @@ FIRST = {64: 16, 128: 16, 256: 8}
 WIDE, FEW = 200, 8  # decode_wide.cu has one query token a sequence: least head_dim, and with more heads a key head
 PAGE_DIMS = 64, 128, 256  # of heads, in one_page.cuh
 MOST_GROUP = 16  # query heads a key head, in equal shares
-SHORT_BATCH = 1 << 18  # keys of all heads of a single sequence that is read a head at a time
 
 
 @functools.cache
@@ -83,16 +82,6 @@ def long_kernel(head_dim, group):
     return next((size for size, (least, _) in STRETCHES.items() if least <= head_dim <= size), None)
 
 
-def key_heads_together(sequences, longest, kv_heads, processors, warps=8):
-    """Neighbouring key heads that a multiprocessor reads: few, so that a sequence has few and small parts to be added,
-    but not so few that it goes through many pieces. One at a time where a single sequence is short: longer runs of
-    memory matter less than its parts there."""
-    if sequences == 1 and kv_heads * longest <= SHORT_BATCH:
-        return 1
-    counts = [heads for heads in (2, 4, 8) if kv_heads % heads == 0 and heads <= warps] or [1]
-    return next((heads for heads in counts if sequences * kv_heads <= heads * processors), counts[-1])
-
-
 def candidates(query, key_cache, value_cache, block_table, context_lens, max_context_len, sm_scale):
     """Either splits: blocks that share a context; warps: of a block, each with a page at a time; sliced: whether each
     block of a cluster reads all keys and a slice of the values, rather than some pages. Or together: key heads of a
@@ -116,8 +105,8 @@ def estimated(query, key_cache, max_context_len):
     units, pages = sizes(query, key_cache, max_context_len)
     kv_heads, head_dim, ctas = key_cache.shape[2], query.shape[2], processors(query.device)
     group, found = query.shape[1] // kv_heads, []
-    fills = estimates.fills(sixteenths(query, key_cache, pages) / 16)
-    batch = estimates.Batch(max(len(query), 1), kv_heads, group, head_dim, pages, fills, ctas)
+    most = sixteenths(query, key_cache, pages) / 16
+    batch = estimates.batch_of(max(len(query), 1), kv_heads, group, head_dim, pages, most, ctas)
     for splits, warps in itertools.product((1, 2, 4, 8, 16), (1, 2, 4, 8)):
         if splits * warps < 2 * pages and (splits == 1 or splits * units <= 16 * ctas) and (warps > 1 or pages <= 8):
             found.append((estimates.of_clusters(batch, splits, warps), {"splits": splits, "warps": warps, "sliced": 0}))
@@ -168,12 +157,12 @@ def for_short_contexts(units, pages, group, head_dim, page_each):
 def first_rows(device, sequences):
     """int32 [sequences + 1]: where each sequence's query token lies. Kept, but for those of a capture, which fills its
     own at each replay."""
-    if workspaces.place(device)[1]:
-        found = ROWS.get(device)
-        return found if found is not None else torch.arange(sequences + 1, dtype=torch.int32, device=device)
     if device not in ROWS:
+        if workspaces.place(device)[1]:
+            return torch.arange(sequences + 1, dtype=torch.int32, device=device)
         ROWS[device] = torch.arange(sharing.MOST_SEQUENCES + 1, dtype=torch.int32, device=device)
-        torch.cuda.current_stream(device).synchronize()  # other streams read it too
+        if device.type == "cuda":  # other streams read it too
+            torch.cuda.current_stream(device).synchronize()
     return ROWS[device]
 
 

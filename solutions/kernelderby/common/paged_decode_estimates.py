@@ -1,14 +1,16 @@
 """Estimates how long the forms of paged decode take, in microseconds, from sizes that the host knows.
 
 Clusters (paged_decode.cu): for each round of clusters that fit on the GPU together, the time in which a warp waits for
-its pages, one after the other, and sends its part, and the time to read the cache from memory; in addition the time to
-add all warps' parts. Stretches (paged_decode_long.cu, paged_decode_other.cu, decode_wide.cu): a start, the warps' pages
-and the memory, the parts that the last multiprocessor of a context adds. Shares (attention_shares.cuh): a start, the
-tensor cores or the memory, the rounds of tiles, the parts of a tile.
+its pages, one after the other, and sends its part, or the time to read the cache from memory, if that is longer; in
+addition a start, and the time to add all warps' parts. Stretches (paged_decode_long.cu, paged_decode_other.cu,
+decode_wide.cu): a start, the contexts of a multiprocessor, the warps' pages or the memory, the parts that the last
+multiprocessor of a context adds. Shares (attention_shares.cuh): a start, the tensor cores or the memory, the rounds of
+tiles, the parts of a tile.
 
-Constants: NVIDIA H200, 2026-11-30, calls as CUDA graphs behind an L2 flush, 210 random sizes of 1 to 100 sequences, 1
-to 16 key heads of 64 to 256 values, up to 128,000 tokens, equal and ragged, up to 9 forms of each; fitted by least
-squares of logarithms, those of a size against each other (docs/lab/attention_sm90.md).
+Constants: NVIDIA H200, calls as CUDA graphs behind an L2 flush, fitted by least squares of logarithms. Clusters:
+2026-11-24, 32 sizes of 1 to 256 sequences, 1 to 8 key heads, 256 to 65,536 tokens, 12 to 15 forms of each. The rest:
+2026-11-30, 210 random sizes of 1 to 100 sequences, 1 to 16 key heads of 64 to 256 values, 900 to 128,000 tokens, 4 to 9
+forms of each; the forms of a size against each other (docs/lab/attention_sm90.md).
 """
 
 from math import ceil, log2
@@ -18,27 +20,31 @@ SIZES = 64, 96, 128, 192, 256  # of heads
 MANY_ROWS = 8  # query heads a key head; with more, a tile of the tensor cores has 16
 COLD = 50  # megabytes that push dirty lines out of the L2
 RAGGED, LEAST = 0.56, 0.25  # of what the longest context lets expect: in a ragged batch, and at least
+MUCH = 50  # megabytes from which the cache's pages count
 OF = 132  # multiprocessors of that GPU
 
 # Clusters. head_dim rounded up, columns of 8 query heads -> warps whose registers fit on a multiprocessor.
 RESIDENT = {(64, 1): 18, (64, 2): 14, (128, 1): 12, (128, 2): 8, (256, 1): 8}
 FITS = 0.94  # of multiprocessors: clusters stay within a part of the GPU, whose sizes are no powers of two
-ROUND, DOUBLING, PART = 3.7, 0.12, 0.035  # of a round; for each doubling of blocks; for each warp's part in a cluster
-PAGE = {64: 0.66, 96: 0.69, 128: 0.86, 192: 1.2, 256: 1.6}  # of a page alone
-CROWD, DEEP_CROWD, PAGE_ROWS = 0.035, 0.26, 1.25  # more beside 7 other warps; with many rows
-SEND, LEAVE = 0.2, 0.07  # of a warp's 8 x 128 sums, in a cluster and in a block
-RATES = 3.0, 4.0  # TB/s of the first COLD megabytes and of the others
+START, DOUBLING, PART = 2.37, 0.17, 0.028  # of a call; for each doubling of blocks; for each warp's part in a cluster
+FIRST = 0.7  # of a round
+PAGE = {64: 0.78, 96: 0.74, 128: 0.9, 192: 1.26, 256: 1.5}  # of a page alone
+ODD = 1.5  # of it, unless 32 divides head_dim
+CROWD, DEEP_CROWD = 0.05, 0.35  # how much more beside 7 other warps
+SEND, LEAVE = 0.1, 0.025  # of a warp's 8 x 128 sums, in a cluster and in a block
+RATES = 2.9, 4.2  # TB/s of the first COLD megabytes and of the others
+BEND = 2.7  # how sharply the longer of waiting and memory decides
 
 # Stretches. A call; a context of a multiprocessor, twice with many rows; a warp's page; a part of 8 x 128 sums that 256
 # threads add; of the memory's time, with longer runs of several key heads.
-LONG_START, LONG_CONTEXT, LONG_RUNS = 7.2, 2.7, 0.98
-LONG_PAGE, LONG_ROWS = {64: 0.06, 96: 0.14, 128: 0.185, 192: 0.58, 256: 0.07}, 9
-LONG_PART, MOST_PARTS, NEIGHBOURS = 0.064, 64, 16  # as in decode_attention.cuh
-LONG_RATES = 2.5, 4.2
+LONG_START, LONG_CONTEXT, LONG_RUNS = 6.7, 3.0, 0.99
+LONG_PAGE, LONG_ROWS = {64: 0.06, 96: 0.136, 128: 0.127, 192: 0.5, 256: 0.06}, 11
+LONG_PART, MOST_PARTS, NEIGHBOURS = 0.057, 64, 16  # as in decode_attention.cuh
+LONG_RATES = 2.5, 4.6
 
 # Shares: the kernel for many rows and for few, an eighth of a page, a round of tiles, a doubling of a tile's parts.
-SHARE_START, SHARE_PAGE = (7.3, 5.8), {64: 1.4, 96: 1.9, 128: 0.6, 192: 0.9, 256: 1.0}
-SHARE_TILES, SHARE_PARTS, SHARE_RATES = 3.4, 0.65, (2.4, 3.9)
+SHARE_START, SHARE_PAGE = (6.7, 5.3), {64: 1.27, 96: 1.77, 128: 0.6, 192: 0.9, 256: 1.0}
+SHARE_TILES, SHARE_PARTS, SHARE_RATES = 2.7, 0.63, (2.4, 4.3)
 
 
 class Batch(NamedTuple):
@@ -58,10 +64,14 @@ class Batch(NamedTuple):
         """Of heads, as kernels have it."""
         return next((size for size in SIZES if self.head_dim <= size), SIZES[-1])
 
+    @property
+    def megabytes(self):
+        """Of keys and values where all contexts are as long as the longest."""
+        return self.sequences * self.kv_heads * self.pages * 16 * self.head_dim * 4e-6
+
     def read(self, fill, rates):
         """Microseconds to read that part of keys and values from memory."""
-        megabytes = fill * self.sequences * self.kv_heads * self.pages * 16 * self.head_dim * 4e-6
-        cold, rate = rates
+        megabytes, (cold, rate) = fill * self.megabytes, rates
         return (min(megabytes, COLD) / cold + max(megabytes - COLD, 0) / rate) * OF / self.processors
 
     def each(self, fill):
@@ -72,9 +82,12 @@ class Batch(NamedTuple):
         return sum(map(time_of, self.fills)) / len(self.fills)
 
 
-def fills(most):
-    """A cache that has only `most` of the pages of equal lengths has ragged ones, or some that sequences share."""
-    return (1, RAGGED) if most >= 1 else (max(most, LEAST),)
+def batch_of(sequences, kv_heads, group, head_dim, pages, most, processors):
+    """most: of the pages of equal contexts, how many the cache has. With fewer than all there are ragged contexts, or
+    some that sequences share; with few keys the longest context decides, not how much there is to read."""
+    equal = Batch(sequences, kv_heads, group, head_dim, pages, (1,), processors)
+    fills = (1, RAGGED) if most >= 1 or equal.megabytes < MUCH else (max(most, LEAST),)
+    return equal._replace(fills=fills)
 
 
 def together(one, other, bend):
@@ -90,17 +103,17 @@ def of_clusters(batch, splits, warps):
     each = max(RESIDENT[size, 2 if rows > 8 else 1] // warps, 1)
     at_once = each * batch.processors if splits == 1 else max(int(FITS * each * batch.processors / splits), 1)
     blocks = min(max(units * splits / batch.processors, 1), each)
-    page = PAGE[batch.size] * (PAGE_ROWS if rows > 8 else 1)
     sent = (SEND if splits > 1 else LEAVE) * warps * rows * size / 1024 * blocks
+    page = PAGE[batch.size] * (ODD if batch.head_dim % 32 else 1)
     crowd = 1 + (DEEP_CROWD if size == 256 else CROWD) * blocks * warps / 8
-    waits = ROUND + page * crowd * ceil(batch.pages / (splits * warps)) + sent
+    waits = FIRST + page * crowd * ceil(batch.pages / (splits * warps)) + sent
     parts = DOUBLING * log2(splits) + PART * splits * warps * (splits > 1)
     rounds = units / at_once
     whole = ceil(rounds) if rounds <= 3 else rounds + 0.5
 
     def time_of(fill):
         turns = whole if fill == 1 else 1 + max(rounds - 1, 0) * fill
-        return parts + together(turns * waits, batch.read(fill, RATES), 2)
+        return START + parts + together(turns * waits, batch.read(fill, RATES), BEND)
 
     return batch.mean(time_of)
 

@@ -45,6 +45,7 @@ WIDE = {64: (64, 8), 96: (72, 8), 128: (104, 8), 192: (136, 4), 256: (200, 4)}
 # Where the kernel for few rows is faster than equal shares, seen on an H200: keys of all key heads of several
 # sequences, each counted as one of 128 values; keys of the longest sequence; head_dim.
 MANY_KEYS, LEAST_LENGTH, MOST_SPREAD = 1 << 20, 4096, 128
+SHORT_BATCH = 1 << 18  # keys of all heads of a single sequence that is read a head at a time
 MOST_HEAD_DIM = 256
 
 workspace = planning.Workspace()
@@ -70,6 +71,16 @@ def spreads_pages(sequences, longest, kv_heads, head_dim):
     return sequences > 1 and head_dim <= MOST_SPREAD and longest >= LEAST_LENGTH and keys >= MANY_KEYS
 
 
+def key_heads_together(sequences, longest, kv_heads, processors, warps=8):
+    """Neighbouring key heads that a multiprocessor reads: few, so that a sequence has few and small parts to be added,
+    but not so few that it goes through many pieces. One at a time where a single sequence is short: longer runs of
+    memory matter less than its parts there."""
+    if sequences == 1 and kv_heads * longest <= SHORT_BATCH:
+        return 1
+    counts = [heads for heads in (2, 4, 8) if kv_heads % heads == 0 and heads <= warps] or [1]
+    return next((heads for heads in counts if sequences * kv_heads <= heads * processors), counts[-1])
+
+
 def is_decode(tokens, sequences, max_query_len, rows):
     """Whether each sequence has one query token, and no key head more query heads than paged decode is fast with."""
     return max_query_len == 1 and tokens == sequences and rows <= FEW_ROWS
@@ -80,7 +91,6 @@ def pages_used(blocks, sequences, longest):
     return min(blocks, sequences * -(-longest // 16))
 
 
-key_heads_together = paged_decode.key_heads_together
 choose = tuning.Chooser({}, paged_decode.tuning_key, paged_decode.candidates)
 check = contract.Contract("derby_unified_attention_sm90", aligned=16,
     where=("len_cu_seqlens == num_seqs + 1", "num_query_heads a multiple of num_kv_heads"),
