@@ -377,7 +377,7 @@ def test_stretches_of_all_pages():
         ((16, 8, 2, 56, 32768), "shares"),  # no kernel of stretches has such heads; not timed
         ((1, 14, 2, 256, 10740), "shares"),
         ((3, 24, 2, 192, 13038), "shares"),
-        ((2, 32, 4, 256, 35489), "long"),
+        ((2, 32, 4, 256, 35489), "shares"),
         ((16, 16, 2, 208, 32768), "shares"),
         ((16, 18, 2, 208, 32768), "long"),
         ((3, 56, 8, 96, 91000), "long"),

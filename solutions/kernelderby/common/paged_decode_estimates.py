@@ -35,12 +35,12 @@ SEND, LEAVE = 0.1, 0.025  # of a warp's 8 x 128 sums, in a cluster and in a bloc
 RATES = 2.9, 4.2  # TB/s of the first COLD megabytes and of the others
 BEND = 2.7  # how sharply the longer of waiting and memory decides
 
-# Stretches. A call; a context of a multiprocessor, twice with many rows; a warp's page; a part of 8 x 128 sums that 256
-# threads add; of the memory's time, with longer runs of several key heads.
-LONG_START, LONG_CONTEXT, LONG_RUNS = 6.7, 3.0, 0.99
-LONG_PAGE, LONG_ROWS = {64: 0.06, 96: 0.136, 128: 0.127, 192: 0.5, 256: 0.06}, 11
-LONG_PART, MOST_PARTS, NEIGHBOURS = 0.057, 64, 16  # as in decode_attention.cuh
-LONG_RATES = 2.5, 4.6
+# Stretches. A call; a context of a multiprocessor, twice with many rows; a warp's page; 8 rows of 128 sums of a part that
+# 256 threads add, and what adding in two steps takes; of the memory's time, with longer runs of several key heads.
+LONG_START, LONG_CONTEXT, LONG_RUNS = 5.5, 1.5, 0.99
+LONG_PAGE, LONG_ROWS = {64: 0.055, 96: 0.132, 128: 0.126, 192: 0.51, 256: 0.053}, 10
+LONG_PART, LONG_STEPS, MOST_PARTS, NEIGHBOURS = 0.097, 2.2, 64, 16  # as in decode_attention.cuh
+LONG_RATES = 2.3, 4.6
 
 # Shares: the kernel for many rows and for few, an eighth of a page, a round of tiles, a doubling of a tile's parts.
 SHARE_START, SHARE_PAGE = (6.7, 5.3), {64: 1.27, 96: 1.77, 128: 0.6, 192: 0.9, 256: 1.0}
@@ -126,7 +126,7 @@ def of_stretches(batch, heads):
     contexts = batch.sequences * batch.kv_heads / (heads * batch.processors)
     parts = max(1 / contexts, 1)
     added = 0 if parts == 1 else parts if parts <= MOST_PARTS else NEIGHBOURS + parts / NEIGHBOURS
-    add = LONG_PART * added * heads * (16 if many else 8) * batch.size / 1024 * 8 / warps
+    add = LONG_PART * added * heads * batch.group * batch.size / 1024 * 8 / warps + LONG_STEPS * (parts > MOST_PARTS)
     page, runs = LONG_PAGE[batch.size] * (LONG_ROWS if many else 1), LONG_RUNS if heads > 1 else 1
     return LONG_START + LONG_CONTEXT * max(contexts, 1) * (1 + many) + add + batch.mean(
         lambda fill: together(page * batch.each(fill) / teams, batch.read(fill, LONG_RATES) * runs, 3))
