@@ -35,8 +35,8 @@ SEND, LEAVE = 0.1, 0.025  # of a warp's 8 x 128 sums, in a cluster and in a bloc
 RATES = 2.9, 4.2  # TB/s of the first COLD megabytes and of the others
 BEND = 2.7  # how sharply the longer of waiting and memory decides
 
-# Stretches. A call; a context of a multiprocessor, twice with many rows; a warp's page; 8 rows of 128 sums of a part that
-# 256 threads add, and what adding in two steps takes; of the memory's time, with longer runs of several key heads.
+# Stretches. A call; a context of a multiprocessor, twice with many rows; a warp's page; 8 rows of 128 sums of a part
+# that 256 threads add, and what adding in two steps takes; of the memory's time, with several key heads.
 LONG_START, LONG_CONTEXT, LONG_RUNS = 5.5, 1.5, 0.99
 LONG_PAGE, LONG_ROWS = {64: 0.055, 96: 0.132, 128: 0.126, 192: 0.51, 256: 0.053}, 10
 LONG_PART, LONG_STEPS, MOST_PARTS, NEIGHBOURS = 0.097, 2.2, 64, 16  # as in decode_attention.cuh
