@@ -30,7 +30,7 @@ HOST_US = 50.0
 PLAIN = """
 import importlib.util, json, sys
 import torch
-from kernelderby.measure.clock.timing import CuptiTimer
+from kernelderby.measure.clock.timing import CuptiTimer, TimingFailed
 
 path, rows, iterations, kinds = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:]
 spec = importlib.util.spec_from_file_location("plain", path)
@@ -58,11 +58,22 @@ for _ in range(4):
     call(0), call(1)
 replays = [timer.capture(lambda which=which: call(which)) for which in range(2) if "graph" in kinds]
 runs = {"eager": lambda i: call(i % 2), "graph": lambda i: replays[i % 2]()}
+
+
+def timed(kind):
+    for _ in range(3):  # on a busy machine a record was lost now and then
+        try:
+            return timer.spans(runs[kind], iterations, before)
+        except TimingFailed as error:
+            print(error, file=sys.stderr, flush=True)
+    raise TimingFailed("three times")
+
+
 print("ready", flush=True)
 for line in sys.stdin:
     for iteration in range(3):
         before(iteration), call(iteration % 2)
-    found = {kind: timer.spans(runs[kind], iterations, before) for kind in kinds}
+    found = {kind: timed(kind) for kind in kinds}
     print(json.dumps({"busy": found["eager"].busy_us} | {kind: found[kind].spans_us for kind in kinds}), flush=True)
 """
 

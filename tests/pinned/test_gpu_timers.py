@@ -338,3 +338,16 @@ def test_what_comes_after_waits_for_the_clocks_to_settle(gpu):
 def test_nothing_before_and_nothing_after(gpu, timer):
     timer = timer(torch.device("cpu")) if timer is EventTimer else timer()
     assert len(timer.spans(lambda i: None, 2).spans_us) == 2
+
+
+@pytest.mark.parametrize(
+    "records, seen",
+    [
+        ([], "there are no records"),
+        ([(OPENED - 90 * US, OPENED - 80 * US), (CLOSED + 40 * US, CLOSED + 41 * US)], "2 records begins 40 us away"),
+        ([(OPENED, CLOSED + 900 * US)], "1 record begins 0 us away"),
+    ],
+)
+def test_a_window_without_a_record_says_how_far_the_nearest_is(records, seen):
+    with pytest.raises(TimingFailed, match=f"^iteration 0: no GPU activity .*{seen}"):
+        spans_of_records(records, [(OPENED, CLOSED)])

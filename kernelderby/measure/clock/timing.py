@@ -242,7 +242,8 @@ def spans_of_records(
         started = known[bisect_left(starts, before - slack_ns) : bisect_right(starts, after)]
         inside = [(start, end) for start, end in started if end <= after + slack_ns]
         if not inside:
-            raise TimingFailed(f"iteration {number}: no GPU activity was recorded, so it has no time")
+            seen = _nearest(starts, before, after)
+            raise TimingFailed(f"iteration {number}: no GPU activity was recorded, so it has no time ({seen})")
         found.spans_us.append((max(end for _, end in inside) - inside[0][0]) / 1e3)
         found.busy_us.append(covered(inside) / 1e3)
         counts.append(len(inside))
@@ -251,6 +252,14 @@ def spans_of_records(
     if len(set(counts)) > 1:
         found.notes.append(f"iterations launched {min(counts)} to {counted(max(counts), 'kernel')} and copies")
     return found
+
+
+def _nearest(starts: Sequence[int], before: int, after: int) -> str:
+    """How far off the record is that begins nearest to this window without a record of its own."""
+    if not starts:
+        return "there are no records"
+    away = min(max(before - start, start - after, 0) for start in starts)
+    return f"the nearest of {counted(len(starts), 'record')} begins {away / 1e3:.0f} us away"
 
 
 def outside_of_windows(
