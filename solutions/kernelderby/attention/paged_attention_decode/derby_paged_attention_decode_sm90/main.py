@@ -10,7 +10,7 @@ tuned = importlib.import_module(f"{__name__}.tuned")
 decode = importlib.import_module(f"{__name__}.paged_decode")
 
 library, long_library = decode.library, decode.long_library  # named here to be built ahead
-other_library, wide_library = decode.other_library, decode.wide_library
+other_library, wide_library, shares_library = decode.other_library, decode.wide_library, decode.shares_library
 tuning_key, candidates, run_with = decode.tuning_key, decode.candidates, decode.run_with
 choose = tuning.Chooser(tuned.FOUND, tuning_key, candidates)
 check = contract.Contract("derby_paged_attention_decode_sm90",
