@@ -618,6 +618,7 @@ def test_all_sources_are_named(operator):
     owner = owner_of(operator, solution)
     names = (*PAGED_LIBRARIES[1:], "shares_library") if operator == PAGED else ("workers", "uncut")
     others = [getattr(owner, name) for name in names]
+    assert all(getattr(solution, name) is getattr(owner, name) for name in ("library", *names)), "built ahead"
     named = {*owner.library.sources, *(name for other in others for name in other.sources)}
     assert named == {path for path in sources if path.endswith((".cu", ".cuh"))}
 
