@@ -79,6 +79,11 @@ def told(misbehaviours, tmp_path, monkeypatch):
     return run
 
 
+@pytest.fixture(autouse=True, scope="module")
+def no_server_of_former_tests():
+    start._end_servers()
+
+
 @pytest.fixture
 def forks(monkeypatch):
     """Workers that were forked."""
@@ -235,12 +240,15 @@ def test_a_worker_leads_a_group_as_soon_as_its_id_is_known(misbehaviours):
 def test_another_environment_gets_another_server():
     found, began = [], []
     for value, place in (("1", "a"), ("1", "b"), ("2", "b")):
-        found.append(start._fork_server("cpu", {"DERBY_TESTS": value, "TMPDIR": place, "TRITON_CACHE_DIR": place}))
-        assert found[-1].environment == {"DERBY_TESTS": value} and start.servers() == {found[-1].pid}
+        own = {"DERBY_TESTS": value, "TRITON_INTERPRET": "1"}
+        found.append(start._fork_server("cpu", {**own, "TMPDIR": place, "TRITON_CACHE_DIR": place}))
+        assert found[-1].environment == own and start.servers() == {found[-1].pid}
         began.append((found[-1].pid, of_process(found[-1].pid)[1]))
     assert found[0] is found[1] and found[1] is not found[2]
     assert ends(*began[0])
-    start._end_server("cpu")
+    other = start._fork_server("cpu", {"DERBY_TESTS": "2"})
+    assert start.servers() == {found[2].pid, other.pid}, "with Triton as a compiler and as an interpreter"
+    start._end_servers()
     assert not start.servers() and ends(*began[2])
 
 

@@ -158,7 +158,7 @@ def _alike(
     others: dict[str, LaunchDifference] = {}
     with ExitStack() as stack:
         versions = [(former, then), (catalog.root, now)]
-        asks = [stack.enter_context(fenced(catalog, each, compiles_triton=True)) for _, each in versions]
+        asks = [stack.enter_context(fenced(catalog, each)) for _, each in versions]
         pool = stack.enter_context(ThreadPoolExecutor(_BUILDS))
         stack.enter_context(interruptible())
         for gpu in gpus:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -288,7 +287,6 @@ def launches_here(
 ) -> LaunchesSeen:
     """launches_of() in this process, which is a worker. found_in: the set that has the solution. lines: the workloads,
     as in their file, or as in a row if they are fresh."""
-    os.environ.pop("TRITON_INTERPRET", None)
     known = Catalog.open(root).definition(definition)
     wanted = tuple(workload_of(f"workload {place}", each, known) for place, each in enumerate(lines))
     chosen = Catalog.open(Path(found_in)).solution(solution)

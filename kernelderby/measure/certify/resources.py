@@ -7,7 +7,6 @@ the launch.
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -60,7 +59,7 @@ def demands_of(catalog: Catalog, solution: Solution, workload: Workload, gpu: st
     if solution.has_cuda and kept.is_file():
         with suppress(msgspec.DecodeError):  # of another version
             return msgspec.json.decode(kept.read_bytes(), type=_Demands), ""
-    with fenced(catalog, solution, compiles_triton=True) as ask:
+    with fenced(catalog, solution) as ask:
         found = ask(KernelsSeen, seen_here, _SECONDS, workload=workload.uuid, gpu=gpu)
     if solution.has_cuda:
         write_whole(kept, msgspec.json.encode(found.kernels))
@@ -74,7 +73,6 @@ def seen_here(root: Path, definition: str, solution: str, workload: str, gpu: st
     described, runs = catalog.definition(definition), catalog.solution(solution)
     if runs.has_cuda:
         return KernelsSeen(_of_library(described, runs), "")
-    os.environ.pop("TRITON_INTERPRET", None)
     recorder = _ResourceRecorder(gpu)
     told = launches_of(described, runs, (chosen,), gpu, recorder=recorder)[workload]
     if isinstance(told, str):

@@ -8,7 +8,6 @@ needs. It keeps what it compiles in a folder of its own, from call to call.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol, TypeVar
@@ -75,12 +74,10 @@ class Ask(Protocol):
 
 
 @contextmanager
-def fenced(catalog: Catalog, solution: Solution, compiles_triton: bool = False) -> Iterator[Ask]:
+def fenced(catalog: Catalog, solution: Solution) -> Iterator[Ask]:
     """Gives ask(kind, function, seconds=..., **arguments). DerbyError where the solution's code is at fault or takes
-    too long. catalog: of the definitions; the solution may be of another one. compiles_triton: else Triton is
-    there as an interpreter, and the worker sooner."""
-    python = sys.executable if compiles_triton else None
-    worker = WorkerProcess(catalog.root, "cpu", True, f"kernels-{solution.text_hash}", python)
+    too long. catalog: of the definitions; the solution may be of another one. Triton is there as a compiler."""
+    worker = WorkerProcess(catalog.root, "cpu", True, f"kernels-{solution.text_hash}", interprets=False)
 
     def ask(kind: type[R], function: Callable[..., R], seconds: float = _BUILD_SECONDS, **arguments: Any) -> R:
         named = {"definition": solution.definition, "solution": solution.name, **arguments}

@@ -134,7 +134,7 @@ def _import_torch_for_all() -> None:
         for name, value in given.items():
             os.environ.pop(name) if value is None else os.environ.update({name: value})
     if len(os.listdir("/proc/self/task")) == 1:  # a fork would keep the locks that other threads hold
-        start.fork_here(worker_environment("cpu", fenced=True), _serve)
+        start.fork_here(worker_environment("cpu"), _serve)
 
 
 def _has_just_begun() -> bool:

@@ -59,10 +59,11 @@ class WorkerProcess:
         trusted: bool = False,
         solution_hash: str | None = None,
         python: str | None = None,
+        interprets: bool = True,
     ) -> None:
         """trusted: a fault of the set that it reports ends the run even while it holds a solution (derby tune).
         solution_hash: of the solution that it will hold and whose caches it gets. python: the interpreter of another
-        environment, with its own libraries."""
+        environment, with its own libraries. interprets: on a CPU, Triton is an interpreter, not a compiler."""
         self.device = device
         self._mark = number = watcher.next_mark()
         if not self._others:  # a program that measures keeps the children that it has
@@ -72,7 +73,7 @@ class WorkerProcess:
         theirs, ours = socket.socketpair()
         request_end, self._requests = theirs.detach(), ours.detach()
         self._replies, reply_end = os.pipe()
-        environment = worker_environment(device, own_package=python is not None)
+        environment = worker_environment(device, own_package=python is not None, interprets=interprets)
         self._scratch: Path | None = None
         self._places: tuple[Path, ...] = ()
         self._room: dict[Path, int] = {}
@@ -351,14 +352,13 @@ class WorkerProcess:
                 folders.remove_tree(self._places[-1])
 
 
-def worker_environment(device: str = "cuda", own_package: bool = False, fenced: bool = False) -> dict[str, str]:
-    """own_package: for an interpreter with other libraries. fenced: with everything that the environments of solutions
-    share."""
+def worker_environment(device: str = "cuda", own_package: bool = False, interprets: bool = True) -> dict[str, str]:
+    """own_package: for an interpreter with other libraries. interprets: see WorkerProcess."""
     environment = {
         **folders.allowed_environment(os.environ),
         "PYTHONUNBUFFERED": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
-        **(folders.user_base() if fenced else {}),
+        **folders.user_base(),  # as in a solution's: one fork server for all
     }
     given = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     package = Path(kernelderby.__file__).resolve().parent.parent
@@ -368,7 +368,8 @@ def worker_environment(device: str = "cuda", own_package: bool = False, fenced: 
         environment.pop(name, None)
     if device == "cpu":
         environment.setdefault("OMP_NUM_THREADS", "1")  # the interpreter's operations are too small to share
-        environment["TRITON_INTERPRET"] = "1"
+        if interprets:
+            environment["TRITON_INTERPRET"] = "1"
         environment["CUDA_VISIBLE_DEVICES"] = ""  # even with a GPU, nothing may run on it
     else:  # one GPU is measured; timer and judge do not watch the machine's other GPUs
         environment["CUDA_VISIBLE_DEVICES"] = environment.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0]

@@ -142,7 +142,8 @@ class ForkServer:
         self._process.wait()
 
 
-_servers: dict[str, ForkServer] = {}  # by device: a run on a GPU asks for workers of both
+_Kind = tuple[str, bool]  # of a worker: its device, and whether it interprets Triton
+_servers: dict[_Kind, ForkServer] = {}  # a run on a GPU asks for workers of both devices
 _without: list[dict[str, str]] = []  # environments without a server
 
 
@@ -153,11 +154,11 @@ def begin(
     interpreter of another environment."""
     server = _fork_server(beginning.device, environment) if python is None else None
     if server is not None:
-        guarded = replace(beginning, guarded=[server.pid, *beginning.guarded])
+        guarded = replace(beginning, guarded=[*servers(), *beginning.guarded])
         if forked := server.forked(guarded, environment, requests, replies):
             return forked
         _without.append(server.environment)
-        _end_server(beginning.device)
+        _end_server(_kind(beginning.device, environment))
     return spawned(beginning, environment, requests, replies, python)
 
 
@@ -178,7 +179,7 @@ def fork_here(environment: Mapping[str, str], serve: Callable[[int, dict[str, st
         finally:
             os._exit(0)
 
-    _servers["cpu"] = ForkServer(_alike(environment), begun)
+    _servers[_kind("cpu", environment)] = ForkServer(_alike(environment), begun)
 
 
 def _alike(environment: Mapping[str, str]) -> dict[str, str]:
@@ -188,21 +189,25 @@ def _alike(environment: Mapping[str, str]) -> dict[str, str]:
 
 def _fork_server(device: str, environment: Mapping[str, str]) -> ForkServer | None:
     """The server for workers of this environment. None if there is none: not on Linux, or torch does not load."""
-    same = _alike(environment)
+    same, kind = _alike(environment), _kind(device, environment)
     if not sys.platform.startswith("linux") or same in _without:
         return None
-    if device in _servers and _servers[device].environment != same:
-        _end_server(device)
-    if device not in _servers:
-        _servers[device] = ForkServer(same)
-    return _servers[device]
+    if kind in _servers and _servers[kind].environment != same:
+        _end_server(kind)
+    if kind not in _servers:
+        _servers[kind] = ForkServer(same)
+    return _servers[kind]
 
 
-def _end_server(device: str) -> None:
-    _servers.pop(device).end()
+def _kind(device: str, environment: Mapping[str, str]) -> _Kind:
+    return device, "TRITON_INTERPRET" in environment
+
+
+def _end_server(kind: _Kind) -> None:
+    _servers.pop(kind).end()
 
 
 @atexit.register
 def _end_servers() -> None:
-    for device in list(_servers):
-        _end_server(device)
+    for kind in list(_servers):
+        _end_server(kind)
