@@ -1,5 +1,6 @@
 """Definitions by name for the tests: module, contract, workloads, inputs as `derby check` draws them."""
 
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -13,6 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CATALOG = Catalog.open(ROOT)
 
 
+@cache
 def load(name):
     """The definition's module: run, count_cost, SMALL_AXES."""
     return load_definition_module(CATALOG.definition(name))
