@@ -121,7 +121,13 @@ def test_every_rule_is_some_model_s_and_names_an_operator(catalog):
         assert (operator, layer) in applied, f"the rule of {operator}, {layer!r} applies to no committed model"
 
 
-def test_the_standing_set_is_what_the_command_makes(catalog):
+@pytest.fixture(scope="module")
+def chosen(catalog):
+    return standing.standing_shapes(catalog)
+
+
+def test_the_standing_set_is_what_the_command_makes(catalog, chosen, monkeypatch):
+    monkeypatch.setattr(standing, "standing_shapes", lambda catalog: chosen)
     made = standing.standing_lines(catalog)
     assert made.keys() >= {"rms_norm", "fused_moe", "unified_attention", "block_scaled_mm"}
     for name, lines in made.items():
@@ -135,8 +141,7 @@ def test_the_standing_set_is_what_the_command_makes(catalog):
         assert 8 <= len(lines) <= 20
 
 
-def test_the_standing_set_has_many_models_loads_and_sizes(catalog):
-    chosen = standing.standing_shapes(catalog)
+def test_the_standing_set_has_many_models_loads_and_sizes(chosen):
     models = Counter(each.model.name for each in chosen)
     assert len(models) > 20 and max(models.values()) < 0.25 * len(chosen)
     tokens = [each.sizes.axes["num_tokens"] for each in chosen if "num_tokens" in each.sizes.axes]
@@ -225,17 +230,23 @@ def test_linear_layers_that_no_operator_computes_are_told(derby, checkout, tmp_p
     assert err == f"derby: {path}: linear layers of this quantisation are no operator of the set, and are left out\n"
 
 
-def test_update_keeps_other_lines_and_costs(checkout, tmp_path):
-    for part in ("definitions", "workloads"):
+@pytest.fixture
+def norms(checkout, tmp_path):
+    """A set with the operators of one type."""
+    for part in ("definitions/norm", "workloads/norm"):
         shutil.copytree(checkout / part, tmp_path / part)
-    assert standing.write_standing(Catalog.open(tmp_path)) == []
-    path = tmp_path / "workloads/norm/l2_norm.jsonl"
+    return tmp_path
+
+
+def test_update_keeps_other_lines_and_costs(norms):
+    assert standing.write_standing(Catalog.open(norms)) == []
+    path = norms / "workloads/norm/l2_norm.jsonl"
     before = path.read_text()
     lines = before.splitlines()
     by_hand = json.loads(lines[-1]) | {"source": {"model": "mine"}}
     by_hand["workload"] |= {"uuid": "0000-mine", "axes": {"num_tokens": 3, "hidden_size": 7}}
     path.write_text("\n".join([*lines[:-3], json.dumps(by_hand), *lines[-2:]]) + "\n")
-    assert standing.write_standing(Catalog.open(tmp_path)) == [path]
+    assert standing.write_standing(Catalog.open(norms)) == [path]
     after = path.read_text().splitlines()
     assert json.dumps(by_hand) in after and [each for each in after if "0000-mine" not in each][:-3] == lines[:-3]
     missing = set(lines) - set(after)
@@ -244,13 +255,11 @@ def test_update_keeps_other_lines_and_costs(checkout, tmp_path):
 
 
 @pytest.mark.parametrize("line", ['{"definition": "l2_norm", "wor', "[1]", '{"origin": "a", "origin": "b"}'])
-def test_update_names_a_broken_line_and_keeps_the_file(derby, checkout, tmp_path, line):
-    for part in ("definitions", "workloads"):
-        shutil.copytree(checkout / part, tmp_path / part)
-    path = tmp_path / "workloads/norm/l2_norm.jsonl"
+def test_update_names_a_broken_line_and_keeps_the_file(derby, norms, line):
+    path = norms / "workloads/norm/l2_norm.jsonl"
     text = path.read_text() + line + "\n"
     path.write_text(text)
-    code, _, err = derby("shapes", "--update", "--root", tmp_path)
+    code, _, err = derby("shapes", "--update", "--root", norms)
     assert code == 1 and f"l2_norm.jsonl:{text.count(chr(10))}: " in err and err.count("\n") == 1
     assert path.read_text() == text
 
