@@ -28,6 +28,8 @@ RUN = """
     import sys
     from contextlib import nullcontext
     from pathlib import Path
+    from kernelderby.measure.wire import early
+    early._import_torch_for_all()  # before anything imports Triton
     from kernelderby.measure.run import runner
     from measuring import measure
     runner.exclusive = lambda *_: nullcontext()  # two GPUs, two locks

@@ -27,6 +27,9 @@ RUN = """
 import sys
 from pathlib import Path
 
+from kernelderby.measure.wire import early
+
+early._import_torch_for_all()  # before anything imports Triton
 sys.path.insert(0, sys.argv[1])
 from measuring import measure
 
