@@ -29,12 +29,14 @@ def status(operator, rows, form, *edits):
 
 
 @pytest.mark.parametrize(("operator", "form"), CASES, ids=str)
+@on_host.recalled_for("derby_{operator}")
 def test_every_form(operator, form):
     for rows in (1, 6):
         assert status(operator, rows, form) is Status.PASSED
 
 
 @pytest.mark.parametrize("form", module("fused_add_rms_norm").FORMS, ids=str)
+@on_host.recalled_for("derby_fused_add_rms_norm")
 def test_the_sum_in_place(form):
     inputs = spoil("fused_add_rms_norm", inputs_of("fused_add_rms_norm", sized("fused_add_rms_norm", 5, form[0])))
     call = functools.partial(on_host.emulated("fused_add_rms_norm").run_with, config_of(form))
@@ -50,6 +52,7 @@ def test_no_rows(operator):
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
+@on_host.recalled_for("derby_{operator}")
 def test_what_is_not_finite_stays_in_its_row(operator):
     """As in the reference: also where squares leave float32's range, and where the first value of a row is the one."""
     form = module(operator).FORMS[-1]
@@ -81,6 +84,7 @@ MUTANTS = [
 
 
 @pytest.mark.parametrize(("operator", "edit"), MUTANTS, ids=[f"{name}: {old[:40]}" for name, (old, _) in MUTANTS])
+@on_host.recalled_for("derby_{operator}")
 def test_mutants_fail(operator, edit):
     form = module(operator).FORMS[0]
     assert status(operator, 6, form) is Status.PASSED

@@ -159,6 +159,7 @@ def test_deepgemm_grouped_around_fakes(case, masked_limit, ready, monkeypatch):
 
 @pytest.mark.interpreted
 @pytest.mark.parametrize("masked_limit", [1024, 0], ids=["masked", "contiguous"])
+@recalled_for("deepgemm_grouped", compiler=interpreter())
 def test_deepgemm_grouped_with_more_rows_than_a_tile(masked_limit, ready, monkeypatch):
     """130 tokens to one expert: two row tiles of it, and other experts behind them."""
     module = ready("deepgemm_grouped")

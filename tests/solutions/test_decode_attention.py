@@ -15,7 +15,7 @@ import torch
 import triton
 from aot import compile_kernel
 from interpreted import compiled
-from on_host import FAST, nvcc_of, recalled_for, share_of, shared_library
+from on_host import FAST, interpreter, nvcc_of, recalled_for, share_of, shared_library
 from rowwise_cases import CATALOG, case_of, inputs_of, meta_arguments, outputs_of, reference
 
 from kernelderby.measure.judge.cases import case_of_workload, small_cases
@@ -91,6 +91,7 @@ def found(operator, solution, config, inputs, case, device="cpu"):
 
 @pytest.mark.interpreted
 @pytest.mark.parametrize("operator", OPERATORS)
+@recalled_for("derby_{operator}_triton", compiler=interpreter())
 def test_triton_at_odd_sizes(operator):
     solution = module(operator, "triton")
     for number, case in enumerate(cases_of(operator)):

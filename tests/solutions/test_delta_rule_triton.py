@@ -11,7 +11,7 @@ import triton
 from aot import compile_kernel
 from interpreted import compiled
 from moe_cases import ROOT
-from on_host import recalled_for
+from on_host import interpreter, recalled_for
 
 from kernelderby.catalog import Catalog
 from kernelderby.measure.judge.cases import small_cases
@@ -65,6 +65,7 @@ def solved(operator, variant, *edits, change=None):
 
 @pytest.mark.interpreted
 @pytest.mark.parametrize("operator", OPERATORS)
+@recalled_for("derby_{operator}_triton", compiler=interpreter())
 def test_two_chunks_against_the_definition(operator):
     assert solved(operator, TWO_CHUNKS[operator]) is Status.PASSED
 
@@ -75,6 +76,7 @@ def test_few_tokens_one_by_one():
 
 
 @pytest.mark.interpreted
+@recalled_for(f"derby_{UPDATE}_triton", compiler=interpreter())
 def test_the_hardest_system():
     assert solved(UPDATE, {"num_tokens": 70}, change=one_key) is Status.PASSED
     squares = "for _ in tl.static_range(3)"
@@ -86,6 +88,7 @@ def all_or_nothing(inputs):
 
 
 @pytest.mark.interpreted
+@recalled_for(f"derby_{UPDATE}_triton", compiler=interpreter())
 def test_decays_of_zero_and_one():
     assert solved(UPDATE, {"num_tokens": 70}, change=all_or_nothing) is Status.PASSED
     least = "tl.where(log < -128.0, -128.0, log)"
@@ -111,6 +114,7 @@ MUTANTS = [
 
 @pytest.mark.interpreted
 @pytest.mark.parametrize("operator, old, new", MUTANTS)
+@recalled_for("derby_{operator}_triton", compiler=interpreter())
 def test_mutants_fail(operator, old, new):
     assert solved(operator, TWO_CHUNKS[operator], (old, new)) is not Status.PASSED
 

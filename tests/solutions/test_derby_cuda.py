@@ -37,6 +37,7 @@ def test_it_compiles_without_spills(operator, architecture):
 
 
 @pytest.mark.parametrize("operator", on_host.OPERATORS)
+@on_host.recalled_for("derby_{operator}")
 def test_small_cases_on_the_cpu(operator):
     """Every case of `derby check` without a GPU, where it runs Triton solutions only; one case in every candidate."""
     definition, solution = CATALOG.definition(operator), on_host.emulated(operator)

@@ -34,6 +34,7 @@ def normal(tokens, experts):
     "tokens, experts",
     [(1, 8), (3, 9), (5, 31), (37, 128), (9, 130), (21, 256), (2, 257), (3, 512), (2, 1000), (1, 1024)],
 )
+@on_host.recalled_for(f"derby_{OPERATOR}")
 def test_sizes(tokens, experts, threads):
     assert status(normal(tokens, experts), threads=threads) is Status.PASSED
 
@@ -67,10 +68,12 @@ def rows():
 
 
 @pytest.mark.parametrize("name", rows())
+@on_host.recalled_for(f"derby_{OPERATOR}")
 def test_rows_of_every_kind(name):
     assert status(rows()[name]) is Status.PASSED
 
 
+@on_host.recalled_for(f"derby_{OPERATOR}")
 def test_nan_writes_every_output():
     logits = normal(3, 256)
     logits[0, 7] = math.nan
@@ -81,6 +84,7 @@ def test_nan_writes_every_output():
     assert outputs[0].isnan().all() and ((outputs[1] >= 0) & (outputs[1] < 256)).all()
 
 
+@on_host.recalled_for(f"derby_{OPERATOR}")
 def test_many_logits_take_the_cuda_kernel():
     candidates = on_host.emulated(OPERATOR).candidates
     for tokens, experts, cuda in (

@@ -87,6 +87,7 @@ def test_heads_turned_in_place(changes):
     [(5, 6, 1, 128, 8, 4, 64), (3, 7, 2, 128, 4, 8, 128), (9, 3, 1, 80, 8, 2, 64), (2, 5, 5, 6, 2, 1, 32),
      (4, 9, 3, 72, 8, 8, 256), (0, 2, 1, 128, 8, 2, 64)],
 )  # fmt: skip
+@on_host.recalled_for("derby_fused_qkv_rope")
 def test_rotation_in_cuda(tokens, q_heads, kv_heads, head_dim, pairs, heads, threads):
     """On the CPU: value heads in one thread with others, heads of any even size, outputs of its own and in place."""
     case = case_of("fused_qkv_rope", num_tokens=tokens, num_heads=q_heads + 2 * kv_heads, num_q_heads=q_heads,
@@ -99,6 +100,7 @@ def test_rotation_in_cuda(tokens, q_heads, kv_heads, head_dim, pairs, heads, thr
     assert found.status is Status.PASSED
 
 
+@on_host.recalled_for("derby_fused_qkv_rope")
 def test_rotation_in_cuda_of_heads_that_lie_anywhere():
     """At an odd number of values a thread turns a pair at a time."""
     case = case_of("fused_qkv_rope", num_tokens=3, num_heads=4, num_q_heads=2, num_kv_heads=1)
@@ -136,6 +138,7 @@ def with_angles_of_their_own(inputs):
     [(5, 16, 1, 16, 24, 5, 64), (7, 16, 4, 16, 24, 4, 128), (3, 7, 2, 24, 24, 6, 64), (1, 3, 1, 8, 8, 1, 32),
      (9, 5, 5, 0, 64, 2, 256), (0, 2, 1, 16, 24, 2, 64)],
 )  # fmt: skip
+@on_host.recalled_for("derby_mrope")
 def test_heads_of_128_in_cuda(tokens, q_heads, kv_heads, time, height, heads, threads):
     """The kernel of many heads a thread, on the CPU, with outputs of its own and in place."""
     case = case_of("mrope", num_tokens=tokens, num_q_heads=q_heads, num_kv_heads=kv_heads, section_time=time,
@@ -193,6 +196,7 @@ def test_far_positions():
 
 @pytest.mark.interpreted
 @pytest.mark.parametrize("name", ["equal", "minus infinity", "zeros of both signs", "large", "steep"])
+@on_host.recalled_for("derby_moe_topk_gating_softmax", compiler=on_host.interpreter())
 def test_logits_of_every_kind(name):
     case = case_of("moe_topk_gating_softmax", num_tokens=6, num_experts=99)
     inputs = inputs_of("moe_topk_gating_softmax", case)
@@ -228,6 +232,7 @@ def test_logits_of_every_kind(name):
         ("moe_topk_gating_softmax", "keys = tl.where(expert == chosen[:, None], LOWEST, keys)", "pass"),
     ],
 )
+@on_host.recalled_for("derby_{operator}", compiler=on_host.interpreter())
 def test_mutants_fail(operator, old, new):
     changes = {
         "fused_qkv_rope": {"num_tokens": 9, "num_heads": 6, "num_q_heads": 3, "num_kv_heads": 1},

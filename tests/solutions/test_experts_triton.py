@@ -9,7 +9,7 @@ import triton
 from aot import compile_kernel
 from interpreted import compiled
 from moe_cases import ROOT
-from on_host import recalled_for
+from on_host import interpreter, recalled_for
 from test_triton_compact_compiles import resources
 from triton.tools.tensor_descriptor import TensorDescriptor
 
@@ -54,12 +54,14 @@ def of_pairs(pairs):
 @pytest.mark.interpreted
 @pytest.mark.parametrize("operator", OPERATORS)
 @pytest.mark.parametrize("pairs", [16, 128])
+@recalled_for("derby_{operator}_triton", compiler=interpreter())
 def test_swapped_and_not_against_the_definition(operator, pairs):
     assert judged(operator, of_pairs(pairs), {"routing": "few"}) is Status.PASSED
 
 
 @pytest.mark.interpreted
 @pytest.mark.parametrize("operator", OPERATORS)
+@recalled_for("derby_{operator}_triton", compiler=interpreter())
 def test_a_wrong_weight_or_expert_is_seen(operator):
     def even(inputs):
         inputs["topk_weights"].fill_(1 / inputs["topk_weights"].shape[1])
@@ -84,6 +86,7 @@ ODD = [
 @pytest.mark.interpreted
 @pytest.mark.parametrize("through", ["triton", "sm90"])
 @pytest.mark.parametrize("changes", ODD, ids=str)
+@recalled_for("derby_fused_moe_{through}", compiler=interpreter())
 def test_any_width_and_number_of_experts(changes, through):
     """Also through derby_fused_moe_sm90, which takes these kernels where its own do not fit; no GPU is asked for."""
     definition, solution = CATALOG.definition("fused_moe"), CATALOG.solution(f"derby_fused_moe_{through}")

@@ -206,6 +206,7 @@ def wrong_of_few(operator, function, splits, m, n, k, order):
 
 
 @pytest.mark.parametrize("operator", FEW)
+@on_host.recalled_for("derby_{operator}_sm90")
 def test_few_rows_on_the_cpu(operator, tmp_path):
     function = few_on_cpu(operator, tmp_path)
     for splits, m, n, k, order in (
