@@ -30,6 +30,7 @@ from kernelderby.measure.worker.build import load_solution
 from kernelderby.rows.measurement import Status
 
 EVERY, FEW = os.environ.get("KERNELDERBY_TESTS_ODD") == "all", 2
+HOW = "all" if EVERY else ""  # what passed for a few says nothing about all
 SOLUTIONS = sorted(name for name, solution in CATALOG.solutions.items() if solution.author == "kernelderby")
 OTHER_TYPE = {1: torch.uint8, 2: torch.float16, 4: torch.float64, 8: torch.int32}  # by an element's bytes
 SLOW = re.compile("moe_fp8_block_scale")  # one call takes minutes in the interpreter: test_triton_compact.py
@@ -230,6 +231,7 @@ TRITON = [name for name in SOLUTIONS if CATALOG.solution(name).requires.cpu and 
 
 @pytest.mark.interpreted
 @pytest.mark.parametrize("name", TRITON)
+@on_host.recalled_for("{name}", compiler=on_host.interpreter() + HOW)
 def test_odd_shapes_are_right_and_forbidden_ones_refused(name):
     module, definition = loaded(name)
     assert not problems(name, module.run, definition)
@@ -237,6 +239,7 @@ def test_odd_shapes_are_right_and_forbidden_ones_refused(name):
 
 @interpreted.compiled
 @pytest.mark.parametrize("operator", on_host.OPERATORS)
+@on_host.recalled_for("derby_{operator}", compiler=HOW)
 def test_odd_shapes_in_cuda(operator):
     module, definition = on_host.emulated(operator), CATALOG.definition(operator)
     assert not problems(f"derby_{operator}", module.run, definition)

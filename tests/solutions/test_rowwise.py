@@ -53,6 +53,7 @@ def sized(operator, rows, columns):
 @pytest.mark.interpreted
 @pytest.mark.parametrize("size", SIZES, ids=str)
 @pytest.mark.parametrize("operator", OPERATORS)
+@on_host.recalled_for("derby_{operator}", compiler=on_host.interpreter())
 def test_odd_sizes(operator, size):
     case = sized(operator, *size)
     found = verdict(operator, module(operator).run, spoil(operator, inputs_of(operator, case)), case)
@@ -87,6 +88,7 @@ REDUCING = [name for name in OPERATORS if name not in ("silu_and_mul", "moe_sum_
 @pytest.mark.interpreted
 @pytest.mark.parametrize("persistent", [False, True])
 @pytest.mark.parametrize("operator", REDUCING)
+@on_host.recalled_for("derby_{operator}", compiler=on_host.interpreter())
 def test_rows_of_too_many_parts_stay_in_memory(operator, persistent):
     """More than rowwise.MOST_PARTS: rows that fill no tile, a last part that is not full, more tiles than programs."""
     config = {"rows": 2, "chunk": 128, "warps": 1, "stages": int(persistent), "per_sm": int(persistent), "stream": ""}
