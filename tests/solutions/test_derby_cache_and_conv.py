@@ -55,6 +55,7 @@ CACHE_SIZES = [
 
 @pytest.mark.parametrize("padding", [False, True])
 @pytest.mark.parametrize("sizes", CACHE_SIZES, ids=str)
+@on_host.recalled_for("derby_reshape_and_cache")
 def test_caches(sizes, padding):
     for config in ({"items": 1, "keepers_vectors": 1}, {"items": 4, "keepers_vectors": 4}):
         assert cache_status(*sizes, config, padding=padding) is Status.PASSED, config
@@ -74,6 +75,7 @@ def test_caches(sizes, padding):
         (100000, 200000, 256),
     ],
 )
+@on_host.recalled_for("derby_reshape_and_cache")
 def test_keepers_cover_all_slots_and_scan_little(tokens, slots, row_bytes):
     shares = on_host.emulated("reshape_and_cache").shares
     for vectors in (1, 4):
@@ -127,6 +129,7 @@ def all_configs():
 
 
 @pytest.mark.parametrize("tokens", [1, 2, 3, 4, 9, 37, 130])
+@on_host.recalled_for("derby_causal_conv1d")
 def test_convolution_in_every_configuration(tokens):
     for config in all_configs():
         for dim in (8, 136) if config["channels"] > 1 else (1, 7, 99):

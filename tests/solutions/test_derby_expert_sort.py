@@ -46,6 +46,7 @@ def status(operator, topk_ids, config, *edits, blocks=None):
 @pytest.mark.parametrize("order", ["forward", "reversed"])
 @pytest.mark.parametrize("name", routings())
 @pytest.mark.parametrize("operator", OPERATORS)
+@on_host.recalled_for("derby_{operator}")
 def test_routings(operator, name, order, monkeypatch):
     monkeypatch.setenv("EMULATED_ORDER", order)
     for config in CONFIGS:
@@ -53,6 +54,7 @@ def test_routings(operator, name, order, monkeypatch):
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
+@on_host.recalled_for("derby_{operator}")
 def test_the_first_choice_gives_each_thread_few_pairs(operator):
     solution = on_host.emulated(operator)
     for workload in CATALOG.workloads(operator):
@@ -62,6 +64,7 @@ def test_the_first_choice_gives_each_thread_few_pairs(operator):
         assert choice["threads"] * choice["blocks"] * 8 >= topk_ids.numel(), "no pair is read twice"
 
 
+@on_host.recalled_for(*(f"derby_{operator}" for operator in OPERATORS))
 def test_blocks_that_fit_exactly():
     topk_ids = routings()["the first eight"].repeat(8, 1)  # 128 pairs of each: full blocks, no padding
     assert status("moe_align_block_size", topk_ids, FEW, blocks=8) is Status.PASSED

@@ -59,6 +59,7 @@ def rows():
 
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 @pytest.mark.parametrize("name", rows())
+@on_host.recalled_for("derby_topk_filter")
 def test_rows_of_every_kind(name, config):
     if config is CONFIGS["one block from memory"] and name not in ("normal", "few values", "specials", "masked"):
         pytest.skip("a cluster from memory has this row")
@@ -70,6 +71,7 @@ def test_rows_of_every_kind(name, config):
 
 
 @pytest.mark.parametrize("columns", [1, 2, 31, 33, 99, 127, 512, 513, 2047, 2048])
+@on_host.recalled_for("derby_topk_filter")
 def test_vocabularies_of_any_size(columns):
     solution = on_host.emulated(OPERATOR)
     for top_k in (1, 2, columns // 2 + 1, columns, columns + 1):
@@ -78,6 +80,7 @@ def test_vocabularies_of_any_size(columns):
 
 @pytest.mark.parametrize("columns", [3, 4097, 9001, 12000])
 @pytest.mark.parametrize("top_k", [1, 50, 1024, 1025, 1500])
+@on_host.recalled_for("derby_topk_filter")
 def test_clusters(columns, top_k):
     """Short parts and empty ones, more values than groups, and the way through the lists and without them."""
     assert agrees(on_host.emulated(OPERATOR), normal(1, columns, columns), top_k, CLUSTER)
@@ -94,6 +97,7 @@ def test_clusters(columns, top_k):
         ((2, 1000000), 50, {"threads": 1024, "items": 0, "cluster": 16}),
     ],
 )
+@on_host.recalled_for("derby_topk_filter")
 def test_the_first_choice(shape, top_k, first):
     solution = on_host.emulated(OPERATOR)
     choices = solution.candidates(torch.empty(shape, device="meta"), top_k, 0.0)
@@ -103,6 +107,7 @@ def test_the_first_choice(shape, top_k, first):
         assert choice["items"] == 0 or choice["threads"] * choice["items"] >= part
 
 
+@on_host.recalled_for("derby_topk_filter")
 def test_top_k_below_one_is_refused():
     with pytest.raises(ValueError, match="top_k: 0"):
         on_host.emulated(OPERATOR).run_with(BLOCK, normal(1, 9), 0, 0.0, torch.empty(1, 9))
