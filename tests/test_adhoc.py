@@ -8,6 +8,7 @@ import pytest
 
 import kernelderby
 from kernelderby import DerbyError
+from kernelderby.api import fenced_verbs
 from kernelderby.api.adhoc import AdHoc
 from kernelderby.catalog import Catalog
 from kernelderby.measure.fence import landlock
@@ -216,11 +217,22 @@ def test_a_kernel_that_a_cpu_does_not_time_is_told_so(own, derby):
     assert code == 1 and "times plain Python alone, and slow is Triton" in err
 
 
-def test_a_shape_of_the_api_may_be_a_dict(own):
-    asked = kernelderby.open(own)
+def test_a_shape_of_the_api_may_be_a_dict(own, monkeypatch):
+    """Each form asks the same of the command, so one of them is checked."""
+    asked, words, answered = kernelderby.open(own), [], []
+    verb_json = fenced_verbs.verb_json
+
+    def told(given, *rest):
+        words.append(given)
+        if not answered:
+            answered.append(verb_json(given, *rest))
+        return answered[0]
+
+    monkeypatch.setattr(fenced_verbs, "verb_json", told)
     for shapes in ({"T": 3, "D": 5}, [{"T": 3, "D": 5}], "T=3,D=5"):
         [result] = asked.check("mine.py", operator="twice", shapes=shapes).value
         assert result.case.startswith("T=3 D=5 ") and result.status == "passed"
+    assert words[0] == words[1] == words[2]
 
 
 def test_rows_are_kept_apart_until_they_are_recorded(own, derby):
