@@ -138,6 +138,7 @@ def test_ctrl_c_among_the_imports_is_no_traceback():
     """Also during the import of the command itself: its entry point comes first."""
     code = """
 import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which a job in the background ignores
 class Interrupting:
     def find_spec(self, name, *_):
         if name == "click":
