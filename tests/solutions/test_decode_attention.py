@@ -396,6 +396,20 @@ def test_which_form_a_call_of_paged_decode_has(sizes, first):
     assert (other or f"{config['splits']}x{config['warps']}") == first
 
 
+def test_only_hopper_has_equal_shares(monkeypatch):
+    decode = module(PAGED, "sm90").decode
+    query, cache = torch.empty(1, 14, 256, device="meta"), torch.empty(672, 16, 2, 256, device="meta")
+    assert "split" in decode.candidates(query, cache, cache, None, None, 10740, 1.0)[0]
+    monkeypatch.setattr(decode, "has_shares", lambda device: False)
+    assert not any("split" in config for config in decode.candidates(query, cache, cache, None, None, 10740, 1.0))
+    monkeypatch.undo()
+    for major in (9, 10):
+        decode.has_shares.cache_clear()
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device, major=major: (major, 0))
+        assert decode.has_shares(torch.device("cuda", 0)) == (major == 9)
+    decode.has_shares.cache_clear()
+
+
 def test_equal_shares_of_paged_decode(monkeypatch):
     """The kernel of attention_shares.cu gets one query token a sequence, and the cut that sharing.Shared makes."""
     solution, calls = module(PAGED, "sm90"), []

@@ -45,6 +45,12 @@ def processors(device):
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else SMS
 
 
+@functools.cache
+def has_shares(device):
+    """Whether the GPU has what the kernel for equal shares needs: Hopper alone. True on a CPU, for tests."""
+    return device.type != "cuda" or torch.cuda.get_device_capability(device)[0] == 9
+
+
 def sizes(query, key_cache, max_context_len):
     """(blocks without splits, pages of the longest context), both at least 1; pages are rounded up to a sixteenth of an
     octave, so that a growing context does not need a new choice at each step."""
@@ -115,8 +121,8 @@ def estimated(query, key_cache, max_context_len):
         for together in (1, 2, 4, 8):
             if size and kv_heads % together == 0 and together <= STRETCHES[size][1]:
                 found.append((estimates.of_stretches(batch, together), {"together": together}))
-        for split in (0, 1):
-            if group <= MOST_GROUP and shares(split, *query.shape, kv_heads, pages * PAGE, ctas):
+        for split in (0, 1) if group <= MOST_GROUP and has_shares(query.device) else ():
+            if shares(split, *query.shape, kv_heads, pages * PAGE, ctas):
                 found.append((estimates.of_shares(batch, split), {"split": split}))
     return sorted(found, key=lambda one: one[0])
 
