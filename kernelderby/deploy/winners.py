@@ -259,6 +259,7 @@ def _about(solution: Solution) -> dict[str, Any]:
         "modules": list(requires.modules),
         "capability": capability,
         "in_place": solution.in_place,
+        "returns": not solution.destination_passing_style,
     }
 
 

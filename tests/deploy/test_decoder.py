@@ -205,7 +205,7 @@ def test_the_solutions_of_each_variant_are_told_as_they_ran(package, monkeypatch
     operators = importlib.import_module(f"{package.__name__}.operators")
     about = dict(package.OPERATORS["silu_and_mul"].about)
     kinds = (("ours", "own"), ("theirs", "library"), ("torch", "plain"))
-    about["solutions"] = {each: {"kind": kind, "in_place": {}} for each, kind in kinds}
+    about["solutions"] = {each: {"kind": kind, "in_place": {}, "returns": False} for each, kind in kinds}
     about["points"] = [[[3, 96], [1.0, 2.0, 3.0]]]
     operator = operators.ServedOperator("silu_and_mul", about)
     monkeypatch.setitem(package.OPERATORS, "silu_and_mul", operator)

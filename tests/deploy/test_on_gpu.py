@@ -22,7 +22,11 @@ from kernelderby.measure.judge.inputs import InputMaker
 from kernelderby.rows.measurement import Status
 from tests.conftest import CHECKOUT
 
-pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore::ImportWarning")]  # FLA's, without flash_attn
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.filterwarnings("ignore::ImportWarning"),  # FLA's, without flash_attn
+    pytest.mark.filterwarnings("ignore:`torch.jit.script_method`:DeprecationWarning"),  # torch's own, at torch.compile
+]
 NAME, OWN_NAME = "kernelderby_winners", "kernelderby_winners_installed"
 MOST_BYTES = 1 << 28  # of a shape's inputs
 CATALOG = Catalog.open(CHECKOUT)

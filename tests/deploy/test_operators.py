@@ -207,7 +207,7 @@ class Told:
         self.calls, self.lines = [], []
         self.operators = importlib.import_module(f"{package.__name__}.operators")
         about = dict(package.OPERATORS[name].about)
-        about["solutions"] = {each: {"kind": kind, "in_place": {}} for each, kind in kinds.items()}
+        about["solutions"] = {each: {"kind": kind, "in_place": {}, "returns": False} for each, kind in kinds.items()}
         about["points"] = [[[4, 64], [float(place + 1) for place in range(len(kinds))]]]
         self.operator = self.operators.ServedOperator(name, about)
         monkeypatch.setattr(self.operators, "can_run", lambda about, device, is_measured: True)
@@ -310,6 +310,54 @@ def test_nothing_runs_where_there_is_no_token(package, monkeypatch, row):
     hidden, _, weight, eps = row
     told = Told(package, monkeypatch, "rms_norm", {"theirs": "library", "torch": "plain"})
     assert told(hidden[:0], weight, eps).shape == (0, 64) and told.calls == []
+
+
+def test_a_solution_that_returns_its_outputs_runs_in_every_form(package, monkeypatch):
+    """As vLLM's Triton experts do. A new tensor is handed on as it is; one that the caller holds gets a copy."""
+    operators = importlib.import_module(f"{package.__name__}.operators")
+    about = dict(package.OPERATORS["fused_add_rms_norm"].about)
+    about["solutions"] = {"theirs": {"kind": "library", "in_place": {}, "returns": True}}
+    about["points"] = [[[4, 64], [1.0]]]
+    operator, made = operators.ServedOperator("fused_add_rms_norm", about), []
+
+    def run(hidden, residual, weight, eps):
+        made.extend([hidden + 1, residual + 2])
+        return tuple(made[-2:])
+
+    monkeypatch.setattr(operators, "can_run", lambda about, device, is_measured: True)
+    monkeypatch.setattr(operators, "function_of", lambda solution, about: run)
+    hidden, residual, weight = torch.zeros(4, 64).bfloat16(), torch.zeros(4, 64).bfloat16(), torch.ones(64).bfloat16()
+    functional, _ = operators._functional(operator, "")
+    returned = functional(hidden, residual, weight, 1e-6)
+    assert all(each is one for each, one in zip(returned, made, strict=True))
+
+    held = [torch.zeros(4, 64).bfloat16() for _ in operator.outputs]
+    operators._out(operator)[0](hidden, residual, weight, 1e-6, *held)
+    assert held[0].eq(1).all() and held[1].eq(2).all() and not hidden.any() and not residual.any()
+
+    operators._functional(operator, "_")[0](hidden, residual, weight, 1e-6)
+    assert {
+        name: int(hidden[0, 0] if source == "hidden_states" else residual[0, 0])
+        for name, source in operator.in_place.items()
+    } == dict(zip(operator.outputs, (1, 2), strict=True))
+
+
+def test_a_returned_tensor_of_another_type_or_an_input_is_not_handed_on(package, monkeypatch, row):
+    hidden, _, weight, eps = row
+    operators = importlib.import_module(f"{package.__name__}.operators")
+    about = dict(package.OPERATORS["rms_norm"].about)
+    kinds = {"float": "library", "same": "library"}
+    about["solutions"] = {each: {"kind": kind, "in_place": {}, "returns": True} for each, kind in kinds.items()}
+    about["points"] = [[[4, 64], [1.0, 2.0]]]
+    functions = {"float": lambda hidden, weight, eps: hidden.float(), "same": lambda hidden, weight, eps: hidden}
+    lines = []
+    monkeypatch.setattr(operators, "can_run", lambda about, device, is_measured: True)
+    monkeypatch.setattr(operators, "function_of", lambda solution, about: functions[solution])
+    monkeypatch.setattr(operators, "tell", lambda line, about=None: lines.append(line))
+    returned = operators._functional(operators.ServedOperator("rms_norm", about), "")[0](hidden, weight, eps)
+    assert returned.equal(hidden) and returned.data_ptr() != hidden.data_ptr()
+    [line] = [line for line in lines if "refuses" in line]
+    assert "float refuses (rms_norm: output is torch.float32, must be bfloat16)" in line
 
 
 @pytest.mark.parametrize(("tokens", "functional", "updating"), [(4, "theirs", "ours"), (4096, "theirs", "ours")])

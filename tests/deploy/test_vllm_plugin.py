@@ -593,7 +593,9 @@ def test_a_slice_of_qkv_runs_ours_where_that_saves_more_than_its_copy(package, m
     """At one row 4 us beside 12; at 1,024 rows 10 us beside 11, where the copy of 8 MB takes 5."""
     operators = importlib.import_module(f"{package.__name__}.operators")
     about = dict(package.OPERATORS["paged_attention_decode"].about)
-    about["solutions"] = {each: {"kind": kind, "in_place": {}} for each, kind in (("ours", "own"), ("fa3", "library"))}
+    about["solutions"] = {
+        each: {"kind": kind, "in_place": {}, "returns": False} for each, kind in (("ours", "own"), ("fa3", "library"))
+    }
     rest = {"max_blocks_per_seq": 3, "num_query_heads": 32, "num_kv_heads": 2, "head_dim": 128}
     sizes = [[{"num_seqs": rows, **rest}[axis] for axis in about["axes"]] for rows in (1, 1024)]
     about["points"] = [[sizes[0], [4.0, 12.0]], [sizes[1], [10.0, 11.0]]]
@@ -699,7 +701,9 @@ def test_an_engine_runs_its_own_code_where_ours_refused(package, monkeypatch):
     """Of an operator whose other solution is plain torch, which no engine wants."""
     operators = importlib.import_module(f"{package.__name__}.operators")
     about = dict(package.OPERATORS["rms_norm"].about)
-    about["solutions"] = {each: {"kind": kind, "in_place": {}} for each, kind in (("ours", "own"), ("torch", "plain"))}
+    about["solutions"] = {
+        each: {"kind": kind, "in_place": {}, "returns": False} for each, kind in (("ours", "own"), ("torch", "plain"))
+    }
     about["points"] = [[[3, 64], [1.0, 2.0]]]
     operator = operators.ServedOperator("rms_norm", about)
 

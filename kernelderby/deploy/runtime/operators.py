@@ -149,15 +149,18 @@ class ServedOperator:
         """The solutions that ran in this process, by name."""
         return sorted({name for name, _ in list(self._warm)})  # a copy: another thread may add
 
-    def __call__(self, arguments: Sequence[Any], outputs: Mapping[str, torch.Tensor], in_place: bool = False) -> None:
-        """Writes the outputs. in_place: those of self.in_place are the arguments' own tensors."""
+    def __call__(
+        self, arguments: Sequence[Any], outputs: dict[str, torch.Tensor], in_place: bool = False, is_new: bool = False
+    ) -> None:
+        """Writes the outputs. in_place: those of self.in_place are the arguments' own tensors. is_new: the others are
+        nobody's yet, so a tensor that a solution returns takes their place in `outputs`, without a copy."""
         if all(each.numel() == 0 for each in outputs.values()):
             return None
         sizes = self.sizes(arguments)
         device = self.first(arguments).device
         if device.type == "cuda" and device.index != torch.cuda.current_device():  # launches go to the current one
             with torch.cuda.device(device):
-                return self(arguments, outputs, in_place)
+                return self(arguments, outputs, in_place, is_new)
         capturing = _capturing(device)
         key = _warm_key(sizes, arguments)
         order = self.order(sizes, device, in_place)
@@ -174,7 +177,10 @@ class ServedOperator:
             if function is None:
                 continue
             try:
-                self._run(function, about["in_place"], arguments, outputs, in_place)
+                if about["returns"]:
+                    self._run_returning(function, arguments, outputs, in_place, is_new, sizes)
+                else:
+                    self._run(function, about["in_place"], arguments, outputs, in_place)
             except Exception as problem:
                 if is_plain or not _is_refusal(problem):
                     raise
@@ -183,10 +189,31 @@ class ServedOperator:
                     f"{self.name}: {name}'s refusal",
                 )
                 _keep(self._orders, self._key(sizes, device, in_place), [each for each in order if each != name])
-                return self(arguments, outputs, in_place)
+                return self(arguments, outputs, in_place, is_new)
             _keep(self._warm, (name, key), None)
             return None
         raise RuntimeError(f"{self.name}: nothing in this package runs on {device}")
+
+    def _run_returning(
+        self,
+        function: Callable[..., Any],
+        arguments: Sequence[Any],
+        outputs: dict[str, torch.Tensor],
+        in_place: bool,
+        is_new: bool,
+        sizes: Mapping[str, int],
+    ) -> None:
+        """A solution that returns its outputs. ValueError if they are not the contract's."""
+        given = [self._ready(name, value) for name, value in zip(self.inputs, arguments, strict=True)]
+        returned = function(*given)
+        found = returned if isinstance(returned, tuple) else (returned,)
+        for (name, tensor), own in zip(list(outputs.items()), found, strict=True):
+            self._check(name, self.outputs[name], own, tensor.device, dict(sizes))
+            is_free = is_new and not (in_place and name in self.in_place) and own.is_contiguous()
+            if is_free and not any(own is each for each in given):
+                outputs[name] = own
+            else:
+                tensor.copy_(own)
 
     def _run(
         self,
@@ -306,7 +333,7 @@ def _functional(operator: ServedOperator, form: str) -> tuple[Callable[..., Any]
             name: arguments[place[name]] if name in place else operator.new(name, sizes, operator.first(arguments))
             for name in operator.outputs
         }
-        operator(arguments, outputs, in_place=form == "_")
+        operator(arguments, outputs, in_place=form == "_", is_new=True)
         new = [tensor for name, tensor in outputs.items() if name not in place]
         return None if not new else new[0] if len(new) == 1 else tuple(new)
 

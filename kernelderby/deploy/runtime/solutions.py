@@ -21,7 +21,7 @@ import torch
 FOLDER = Path(__file__).parent / "solutions"
 PREFIX = (__package__ or "").replace(".", "_")
 log = logging.getLogger(PREFIX)
-_functions: dict[str, Callable[..., None] | None] = {}
+_functions: dict[str, Callable[..., Any] | None] = {}
 _told: set[str] = set()
 
 
@@ -61,9 +61,9 @@ def is_installed(module: str) -> bool:
     return found is not None
 
 
-def function_of(name: str, about: Mapping[str, Any]) -> Callable[..., None] | None:
-    """The entry point, called with the inputs and then the outputs; None, with a line in the log, if it does not
-    load."""
+def function_of(name: str, about: Mapping[str, Any]) -> Callable[..., Any] | None:
+    """The entry point, called with the inputs, and with the outputs unless it returns them; None, with a line in the
+    log, if it does not load."""
     if name not in _functions:
         try:
             _functions[name] = _load(name, about["entry"])
@@ -73,7 +73,7 @@ def function_of(name: str, about: Mapping[str, Any]) -> Callable[..., None] | No
     return _functions[name]
 
 
-def _load(name: str, entry: str) -> Callable[..., None]:
+def _load(name: str, entry: str) -> Callable[..., Any]:
     file, _, symbol = entry.partition("::")
     full_name = f"{PREFIX}_{name}"
     spec = importlib.util.spec_from_file_location(full_name, FOLDER / name / file)
@@ -85,7 +85,7 @@ def _load(name: str, entry: str) -> Callable[..., None]:
     own = [each for key, each in sys.modules.items() if key == full_name or key.startswith(f"{full_name}.")]
     for library in {id(each): each for one in own for each in vars(one).values() if _is_library(each)}.values():
         library.build = _Built(library)
-    function: Callable[..., None] = getattr(module, symbol)
+    function: Callable[..., Any] = getattr(module, symbol)
     return function
 
 
