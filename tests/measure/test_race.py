@@ -659,3 +659,58 @@ def test_where_next_to_nothing_is_random_every_call_gets_generated_contents_of_i
     assert race.turn(1, 20).verdict.status is Status.PASSED
     contents = len(set(seen[WARMUP : WARMUP + 20]))
     assert contents <= 4 if slow else contents == 20
+
+
+@pytest.fixture
+def in_rows(monkeypatch):
+    """The module with rows that stand alone, whose reference notes how many it was asked for."""
+    monkeypatch.setattr(exchange_module, "_JOINING_SECONDS", 0.0)
+    asked = []
+
+    def run(x, y, factor):
+        asked.append(len(x))
+        return x + factor * y
+
+    return SimpleNamespace(
+        run=run, generate_inputs=MODULE.generate_inputs, REFERENCE_ROWS={"x": 0, "y": 0}, asked=asked
+    )
+
+
+def test_calls_of_a_series_are_compared_with_one_reference_of_each_set(definition, in_rows):
+    race = local_race(*parts(definition, right, in_rows), WallTimer())
+    assert race.turn(1, 12, ("eager",)).verdict.status is Status.PASSED
+    assert in_rows.asked == [18, 18], "3 rows of 6 calls each"
+
+
+def test_a_call_among_those_of_one_reference_is_found_wrong(definition, in_rows):
+    calls = []
+
+    def wrong_once(x, y, factor, out):
+        right(x, y, factor, out)
+        calls.append(None)
+        if len(calls) == WARMUP + 5:
+            out[2, 3] += 1
+
+    race = local_race(*parts(definition, wrong_once, in_rows), WallTimer())
+    verdict = race.turn(1, 12, ("eager",)).verdict
+    assert verdict.status is Status.WRONG_VALUES and 18 in in_rows.asked
+
+
+@pytest.mark.parametrize("joined", ["raises", "gives other rows", "does not fit"])
+def test_where_a_joined_reference_fails_each_call_has_its_own(definition, in_rows, monkeypatch, joined):
+    run = in_rows.run
+    in_rows.run = lambda x, y, factor: (
+        run(x, y, factor) if len(x) == 3 else {"raises": None, "gives other rows": x[:3]}[joined]
+    )
+    if joined == "does not fit":
+        monkeypatch.setattr(exchange_module, "_JOINED_BYTES", 1)
+    race = local_race(*parts(definition, right, in_rows), WallTimer())
+    assert race.turn(1, 12, ("eager",)).verdict.status is Status.PASSED
+    assert in_rows.asked == [3] * 12
+
+
+def test_calls_whose_other_contents_change_are_not_joined(definition, in_rows):
+    in_rows.REFERENCE_ROWS = {"y": 0}
+    race = local_race(*parts(definition, right, in_rows), WallTimer())
+    assert race.turn(1, 12, ("eager",)).verdict.status is Status.PASSED
+    assert in_rows.asked == [3] * 12

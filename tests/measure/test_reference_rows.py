@@ -8,7 +8,7 @@ from measuring import MISBEHAVIOURS
 torch = pytest.importorskip("torch")
 from kernelderby.catalog import Catalog  # noqa: E402
 from kernelderby.measure.judge.cases import small_cases  # noqa: E402
-from kernelderby.measure.judge.correctness import judge, reference_outputs, some_rows  # noqa: E402
+from kernelderby.measure.judge.correctness import joined_rows, judge, reference_outputs, some_rows  # noqa: E402
 from kernelderby.measure.judge.definition import module_of  # noqa: E402
 from kernelderby.measure.judge.inputs import InputMaker  # noqa: E402
 from kernelderby.rows.measurement import Status  # noqa: E402
@@ -38,3 +38,23 @@ def test_some_rows_are_those_of_the_whole(name):
         if count:
             wrong = {key: value + 3 * value.abs().max() for key, value in whole.items()}
             assert judge(definition, module, *some_rows(module, inputs, wrong, rows)).status is Status.WRONG_VALUES
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in WITH_ROWS if "\nREFERENCE_ROWS = " in CATALOG.definition(name).reference]
+)
+def test_the_rows_of_several_calls_at_once_are_those_of_each(name):
+    definition = CATALOG.definition(name)
+    module = module_of(definition)
+    for case in small_cases(definition, module.SMALL_AXES, getattr(module, "SMALL_VARIANTS", None), 1):
+        maker = InputMaker(definition, module, case, torch.device("cpu"), CATALOG.root, "secret")
+        calls = [maker.make(0)]
+        for variant in range(2):
+            calls.append({**calls[0], **{key: calls[0][key].clone() for key in module.REFERENCE_ROWS}})
+            fresh = maker.make(0, random_variant=f"other/{variant}")
+            calls[-1] |= {key: fresh[key] for key in module.REFERENCE_ROWS}
+        joined = reference_outputs(definition, module, joined_rows(module, calls[0], calls))
+        for number, inputs in enumerate(calls):
+            count = len(next(iter(joined.values()))) // len(calls)
+            rows = {key: value[number * count : (number + 1) * count] for key, value in joined.items()}
+            assert judge(definition, module, inputs, rows).status is Status.PASSED, case

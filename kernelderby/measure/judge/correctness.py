@@ -122,6 +122,23 @@ def some_rows(
     return taken, {name: _taken(tensor, 0, rows) for name, tensor in outputs.items()}
 
 
+def joined_rows(module: ModuleType, inputs: dict[str, Any], of_calls: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The inputs for one reference of several calls: by the REFERENCE_ROWS of the definition's module their rows stand
+    one call after another. inputs: what the calls share. of_calls: what goes with the rows, of each."""
+    dimensions: dict[str, int] = module.REFERENCE_ROWS
+    return {
+        name: _joined([each[name] for each in of_calls], dimensions[name]) if name in dimensions else value
+        for name, value in inputs.items()
+    }
+
+
+def _joined(tensors: Sequence[torch.Tensor], dimension: int) -> torch.Tensor:
+    """As _taken."""
+    if tensors[0].element_size() == 1:
+        return torch.cat([each.view(torch.uint8) for each in tensors], dimension).view(tensors[0].dtype)
+    return torch.cat(list(tensors), dimension)
+
+
 def _taken(tensor: torch.Tensor, dimension: int, rows: Sequence[int]) -> torch.Tensor:
     """By its bytes where they are single: not every such type can be indexed."""
     index = torch.tensor(rows, dtype=torch.int64, device=tensor.device)

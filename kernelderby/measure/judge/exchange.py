@@ -24,12 +24,14 @@ from kernelderby.measure.judge.correctness import (
     POISON,
     Outputs,
     has_rows,
+    joined_rows,
     judge,
     make_ready,
     reference_outputs,
     some_rows,
     synchronize,
 )
+from kernelderby.measure.judge.definition import DefinitionFailed
 from kernelderby.measure.judge.inputs import InputMaker
 from kernelderby.measure.wire.remote import RemoteExecutor
 from kernelderby.measure.wire.replies import Verdict, Wrong
@@ -47,6 +49,8 @@ ENOUGH_BY_CLOCK = 7
 _ROWS = 4  # of a call that is compared by some rows
 _MOST_DRAWN = 128  # of the judge's clock
 _KEPT_BYTES = 1 << 30  # of references
+_JOINED_BYTES = 128 << 20  # of the calls of one reference, their inputs and outputs
+_JOINING_SECONDS = 0.001  # that a reference takes at least which is computed for several calls
 _OF_MEMORY = 64  # and no more than this part of a GPU's
 _DRAWN_BYTES, _OF_MEMORY_DRAWN = 4 << 30, 16  # the same of outputs that wait to be compared
 
@@ -72,6 +76,12 @@ class References:
         if contents in self._kept:
             return self._kept[contents]
         found = reference_outputs(definition, module, inputs)
+        self.keep(sums, found)
+        return found
+
+    def keep(self, sums: Mapping[str, int], found: Outputs) -> None:
+        """What the reference gave for the contents with these checksums, as far as there is room."""
+        contents = frozenset(sums.items())
         nbytes, device = sum(tensor.nbytes for tensor in found.values()), next(iter(found.values())).device
         most = _room(device, _KEPT_BYTES, _OF_MEMORY)
         while self._kept and self._nbytes + nbytes > most:
@@ -79,7 +89,6 @@ class References:
         if nbytes <= most:
             self._kept[contents] = {name: tensor.clone() for name, tensor in found.items()}
             self._nbytes += nbytes
-        return found
 
     def holds(self, sums: Mapping[str, int]) -> bool:
         return frozenset(sums.items()) in self._kept
@@ -333,9 +342,47 @@ class Exchange:
     def expect_right(self, seen: str, calls: Iterable[tuple[Left, int, str, int | None]]) -> None:
         """calls: what each left, its set, the variant of its contents, and the rows that are compared (None: all).
         Wrong where one is not right."""
+        calls = list(calls)
+        self._compute_joined([(which, variant) for _, which, variant, rows in calls if rows is None])
         for left, which, variant, rows in calls:
             assert left.outputs is not None
             expect_passed(self.judged(left.outputs, left.inputs, which, variant, rows), seen)
+
+    def _compute_joined(self, calls: list[tuple[int, str]]) -> None:
+        """The references of these calls, several in one run of the definition's where its REFERENCE_ROWS tell them
+        apart: what it does with the weights of experts, say, is done once."""
+        dimensions: Mapping[str, int] = getattr(self.module, "REFERENCE_ROWS", {})
+        inputs, outputs = self.sets[0].inputs, self.sets[0].outputs
+        tensors = {name for name, value in inputs.items() if isinstance(value, torch.Tensor)}
+        if self.reference_seconds < _JOINING_SECONDS or not tensors.difference(self.maker.steady) <= set(dimensions):
+            return
+        nbytes = sum(each.nbytes for each in (*(inputs[name] for name in dimensions), *outputs.values()))
+        most = _JOINED_BYTES // max(1, nbytes)
+        for which in range(len(self._own)):  # calls on a set share what stays
+            variants = [variant for place, variant in calls if place % len(self._own) == which]
+            for start in range(0, len(variants), max(1, most)):
+                self._join(which, variants[start : start + most], dimensions)
+
+    def _join(self, which: int, variants: list[str], names: Iterable[str]) -> None:
+        """One reference for the calls of these variants. Where it fails, each has its own computed later."""
+        waiting = list[tuple[dict[str, int], dict[str, Any]]]()
+        for variant in variants if len(variants) > 1 else ():
+            own = self.expected_inputs(which, variant)
+            sums = {**self.stays[which], **self.changing_sums(own)}
+            if not self.references.holds(sums):
+                waiting.append((sums, {name: own[name].clone() for name in names}))
+        if len(waiting) < 2:
+            return
+        inputs = joined_rows(self.module, self._own[which], [each for _, each in waiting])
+        count = len(next(iter(self.sets[0].outputs.values())))
+        try:
+            found = reference_outputs(self.definition, self.module, inputs)
+        except (DefinitionFailed, MemoryError, torch.OutOfMemoryError):
+            return
+        if all(len(tensor) == len(waiting) * count for tensor in found.values()):
+            for place, (sums, _) in enumerate(waiting):
+                rows = slice(place * count, (place + 1) * count)
+                self.references.keep(sums, {name: tensor[rows] for name, tensor in found.items()})
 
     def compared(
         self, own: dict[str, Any], outputs: Outputs, sums: dict[str, int], definition: Definition | None = None
