@@ -128,6 +128,18 @@ def test_beyond_the_measured_shapes_times_follow_their_slope():
     assert 7.0 < library - saved < 8.0 and 8.0 < library < 6 * 2**0.5 and away == 1.0
 
 
+def test_rows_of_the_float32_form_count_where_the_bfloat16_form_has_none(monkeypatch):
+    """At 16 tokens the own row's 3 us, whatever the other form's library takes there; at 256 the other form's 8."""
+    winners = Winners()
+    selector = winners.OPERATORS["norm"].selector
+    about = {"points": [[[16], [1.0, 30.0]], [[256], [4.0, 8.0]]]}
+    winners.norm = None  # served in this form
+    winners.OPERATORS["norm_float32"] = type("O", (), {"selector": selector, "about": about})
+    monkeypatch.setitem(prediction.INSTEAD, "norm", "norm_float32")
+    points = {int(2 ** each.octaves[0]): each.library for each in prediction.Rows(winners).of("norm")}
+    assert points == {16: 3.0, 64: 6.0, 256: 8.0}
+
+
 class Grown(Winners):
     """Measured at each octave from 2 to 2,048 tokens; ours saves a tenth, and half from 256 tokens on."""
 

@@ -128,11 +128,17 @@ class Rows:
 
     def of(self, name: str) -> list[TimedPoint]:
         """The points of an operator. One with a bfloat16 output also has the points of its float32 form, since both do
-        the same work."""
+        the same work, at sizes at which it has none of its own."""
         if name not in self._points:
             names = dict.fromkeys((served_name(self.winners, name), INSTEAD.get(name, name)))
             operators = [self.winners.OPERATORS[each] for each in names if each in self.winners.OPERATORS]
-            self._points[name] = [point for each in operators for point in _points(each)]
+            known: dict[tuple[float, ...], list[TimedPoint]] = {}
+            for operator in operators:
+                own: dict[tuple[float, ...], list[TimedPoint]] = {}
+                for point in _points(operator):
+                    own.setdefault(tuple(point.octaves.tolist()), []).append(point)
+                known = {**own, **known}
+            self._points[name] = [point for each in known.values() for point in each]
         return self._points[name]
 
     def doubt(self, name: str, away: float) -> float:
