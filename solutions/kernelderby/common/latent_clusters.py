@@ -2,12 +2,15 @@
 (latent_attention.cu). Times are estimated in microseconds from sizes that the host knows.
 
 Clusters: times are linear in what a block does in turn and in what all blocks together bring through a multiprocessor:
-first + more log2(splits) + tile x tiles of a block + share x (tiles of all blocks on a multiprocessor - beside).
-Workers share out all tiles evenly, so the size of the cache decides. Constants: NVIDIA H200, 2026-11-23, calls without
-blocks as CUDA graphs behind an L2 flush, 286 sizes of 8 to 128 heads, 1 to 128 sequences, 60 to 9,000 tokens; fitted by
-least squares of logarithms, to within 4 to 18 % of a form's time. On these same sizes the chosen forms took 1.7 %
-longer than the best timed ones in the mean, and 40 % at worst. The choice with AT_ONCE and CUT was measured on 48 fresh
-sizes (2026-11-30, docs/lab/attention_sm90.md). Blocks add a wait for the table, about as long in every form.
+rounds x (first + more log2(splits) + tile x tiles of a block) + share x (tiles on a multiprocessor - beside). Workers
+share out all tiles evenly, so the size of the cache decides. The host knows the longest context alone: a batch whose
+contexts are all as long and one whose others are half as long in the mean count as equally likely.
+
+Constants: NVIDIA H200, calls as CUDA graphs behind an L2 flush. Tile, share and more of clusters are fitted to 130 drawn
+sizes, with and without blocks, in up to 11 forms each (2026-11-30, 18:04 UTC: 1 to 128 sequences, 8 to 128 heads, 400 to
+65,000 tokens, equal and ragged). Fitted to one half, the chosen forms take 1.6 % longer than the best timed ones on the
+other half in the mean, 26 % at worst (2.3 and 29 % before; 1.3 and 27 % if the host knew the lengths). The others are
+from 286 sizes of 2026-11-23. No other run has timed this choice.
 """
 
 import importlib
@@ -20,12 +23,12 @@ SHAPES = [(1, 16), (1, 32), (1, 64), (2, 16), (2, 32), (2, 64), (4, 32), (8, 32)
 CLUSTERS = {
     (1, 32, True): (2.67, 1.39, 2.12, 0.0, 0.28),
     (1, 64, True): (4.58, 0.05, 2.01, 0.16, 0.06),
-    (1, 16, False): (2.79, 0.72, 0.66, 0.51, 0.15),
-    (1, 32, False): (2.99, 0.92, 1.13, 0.59, 0.24),
-    (2, 16, False): (3.21, 0.93, 1.02, 0.71, 0.05),
-    (2, 32, False): (4.34, 0.83, 1.96, 0.61, 0.23),
-    (2, 64, False): (4.96, 1.07, 3.25, 0.81, 0.25),
-    (4, 32, False): (6.39, 1.57, 2.66, 1.09, 0.24),
+    (1, 16, False): (2.79, 0.84, 0.58, 0.43, 0.15),
+    (1, 32, False): (2.99, 1.25, 0.69, 0.40, 0.24),
+    (2, 16, False): (3.21, 1.22, 0.82, 0.50, 0.05),
+    (2, 32, False): (4.34, 1.74, 0.46, 0.17, 0.23),
+    (2, 64, False): (4.96, 2.70, 0.67, 0.04, 0.25),
+    (4, 32, False): (6.39, 2.43, 1.45, 0.81, 0.24),
     (8, 32, False): (10.55, 3.84, 2.90, 1.22, 0.12),
 }
 # Blocks of a cluster -> blocks that an H200's 132 multiprocessors hold at once, one each: clusters stay within a GPC.
@@ -63,29 +66,35 @@ def candidates(query, longest):
             only_short = (groups, tokens) == (1, 64) and not is_one_tile(longest, groups, tokens, splits)
             if splits >= 2 * -(-longest // tokens) or only_short:
                 continue
-            time = of_clusters(batch, heads, longest, groups, tokens, splits, processors)
+            time = expected(of_clusters, batch, heads, longest, processors, groups, tokens, splits)
             found.append((time, {"groups": groups, "tokens": tokens, "splits": splits}))
     if latent_attention.on_hopper(query.device):
-        found.append((of_workers(batch, heads, longest, processors), {"workers": processors}))
+        found.append((expected(of_workers, batch, heads, longest, processors), {"workers": processors}))
     return [config for _, config in sorted(found, key=lambda one: one[0])]
 
 
-def of_clusters(batch, heads, longest, groups, tokens, splits, processors):
-    """As kernel.cu takes them."""
+def expected(estimate, batch, *others):
+    """us of a batch of which the host knows no more than the longest context."""
+    ragged = (1 + (batch - 1) / 2) / max(batch, 1)
+    return (estimate(batch, *others, filled=1) + estimate(batch, *others, filled=ragged)) / 2
+
+
+def of_clusters(batch, heads, longest, processors, groups, tokens, splits, filled):
+    """As kernel.cu takes them. filled: share of the tokens that there would be if all contexts were the longest."""
     first, tile, share, more, beside = CLUSTERS[groups, tokens, is_one_tile(longest, groups, tokens, splits)]
     units, tiles = batch * -(-heads // (8 * groups)), -(-longest // tokens)
-    load = units * max(tiles, splits) / processors
-    # Rounds of blocks that do not fit at once; without this term estimates were up to three times too low there.
+    load = filled * units * max(tiles, splits) / processors
+    # Rounds of blocks that do not fit at once; blocks of short contexts leave early.
     at_once = processors * AT_ONCE[splits] // 132 if (groups, tokens) in ALONE else processors
-    rounds = -(-units * splits // at_once)
-    return rounds * (first + more * log2(splits) + tile * -(-tiles // splits) + share * max(load - beside, 0))
+    rounds = 1 + filled * (-(-units * splits // at_once) - 1)
+    return rounds * (first + more * log2(splits) + tile * -(-tiles // splits)) + share * max(load - beside, 0)
 
 
-def of_workers(batch, heads, longest, processors):
+def of_workers(batch, heads, longest, processors, filled):
     """As derby_latent_attention_run: start and end, rows to write, two CTAs a tile, the cache. Bytes of the cache
     beyond 50 MB count at the rate that large batches reach. The second launch takes 2 us, of which 1.3 until it runs;
     contexts too short to be cut go without it."""
-    megabytes = batch * -(-longest // 64) * 64 * 1152e-6 * 132 / processors
+    megabytes = filled * batch * -(-longest // 64) * 64 * 1152e-6 * 132 / processors
     memory = min(megabytes, 50) / 2.62 + max(megabytes - 50, 0) / 3.9
     second = 0.0
     if longest > latent_attention.MOST_UNCUT:
