@@ -123,8 +123,7 @@ def test_opcheck_of_fp8(package, catalog, name, form):
     given = list(small_inputs(definition)[1].values())
     operator = package.OPERATORS[name]
     if form:
-        sizes = operator.sizes(given)
-        given += [operator.new(each, sizes, given[0]) for each in definition.outputs]
+        given += map(operator.layout(given).empty, definition.outputs)
     tests = ("test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
     checked = torch.library.opcheck(getattr(package, f"{name}{form}"), given, test_utils=tests)
     assert checked == dict.fromkeys(tests, "SUCCESS")
@@ -398,7 +397,7 @@ def test_in_a_capture_only_what_ran_before_runs(package, monkeypatch, row):
     monkeypatch.setattr(told.operators.torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(told.operator, "sizes", lambda arguments: {"num_tokens": 3, "hidden_size": 64})
     monkeypatch.setattr(told.operator, "first", lambda arguments: _OnGpu())
-    monkeypatch.setattr(told.operator, "order", lambda sizes, device, in_place: ["ours", "torch"])
+    monkeypatch.setattr(told.operator, "_order", lambda shape, device, in_place: ["ours", "torch"])
     told(hidden, weight, eps)
     assert told.calls == ["torch"] and "did not run before the capture" in told.lines[0]
     capturing[0] = False
@@ -434,7 +433,7 @@ def test_tensors_of_another_gpu_run_on_theirs(package, monkeypatch, row):
     monkeypatch.setattr(told.operators.torch.cuda, "is_current_stream_capturing", lambda: False)
     monkeypatch.setattr(told.operator, "sizes", lambda arguments: {"num_tokens": 3, "hidden_size": 64})
     monkeypatch.setattr(told.operator, "first", lambda arguments: _OnGpu(1))
-    monkeypatch.setattr(told.operator, "order", lambda sizes, device, in_place: ["ours"] if current == [0, 1] else [])
+    monkeypatch.setattr(told.operator, "_order", lambda shape, device, in_place: ["ours"] if current == [0, 1] else [])
     told(hidden, weight, eps)
     assert told.calls == ["ours"] and current == [0]
 
@@ -530,3 +529,18 @@ def test_a_cuda_library_is_taken_from_the_package_and_never_compiled(package):
     built.write_bytes(b"")
     assert library.build("90a") == built
     built.unlink()
+
+
+def test_a_layout_is_found_again_and_others_are_checked(package, row):
+    """What a call before allowed is no licence for other types, ranks and sizes."""
+    hidden, _, weight, eps = row
+    operator = package.OPERATORS["rms_norm"]
+    known = operator.layout([hidden, weight, eps])
+    assert operator.layout([hidden + 1, weight.clone(), 1e-3]) is known
+    assert known.empty("output").shape == hidden.shape and known.empty("output").dtype is torch.bfloat16
+    for wrong in (hidden.float(), hidden[:, :-1], hidden[0], hidden.to("meta")):
+        with pytest.raises(ValueError, match="^rms_norm: "):
+            operator.layout([wrong, weight, eps])
+    for _ in range(2):
+        with pytest.raises(ValueError, match="^rms_norm: output has num_tokens 2, must be 3$"):
+            package.rms_norm_out(hidden, weight, eps, torch.empty_like(hidden)[:2])

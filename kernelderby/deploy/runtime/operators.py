@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -32,6 +33,23 @@ KEPT = 16384  # shapes that an operator remembers: a server meets new ones for a
 _keeping = Lock()
 
 
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What follows from the shapes, types and device of a call's tensors, and from its integers. shape: in the order of
+    the axes that choose. call: whether a solution ran before at all of them. outputs: name -> shape and type."""
+
+    sizes: dict[str, int]
+    device: torch.device
+    shape: tuple[int, ...]
+    call: tuple[Any, ...]
+    outputs: dict[str, tuple[torch.Size, torch.dtype]]
+
+    def empty(self, name: str) -> torch.Tensor:
+        """An output, not filled."""
+        shape, dtype = self.outputs[name]
+        return torch.empty(shape, dtype=dtype, device=self.device)
+
+
 class ServedOperator:
     """about: an entry of operators.json, which deploy/contents.py writes."""
 
@@ -46,6 +64,8 @@ class ServedOperator:
         self._relations = [(compile(each, name, "eval"), each) for each in about["constraints"]]
         self._orders: dict[Any, list[str]] = {}
         self._warm: dict[Any, None] = {}
+        self._newest: Any = None  # of those
+        self._layouts: dict[Any, Layout] = {}
 
     # ------------------------------------------------------------------------------------------------------- the sizes
 
@@ -61,6 +81,26 @@ class ServedOperator:
                 raise ValueError(f"{self.name}: the sizes do not fit: {relation}")
         return found
 
+    def layout(self, arguments: Sequence[Any]) -> Layout:
+        """Found by a look-up where a call came before that differs in its contents alone. ValueError as sizes()."""
+        key = tuple(
+            [
+                (each.shape, each.dtype, each.device) if isinstance(each, torch.Tensor) else type(each) is int and each
+                for each in arguments
+            ]
+        )
+        found = self._layouts.get(key)
+        if found is None:
+            sizes, device = self.sizes(arguments), self.first(arguments).device
+            outputs = {
+                name: (torch.Size([sizes[axis] for axis in spec["shape"]]), getattr(torch, spec["dtype"]))
+                for name, spec in self.outputs.items()
+            }
+            call = device, tuple(sizes.values()), tuple(each for each in arguments if isinstance(each, int))
+            found = Layout(sizes, device, tuple(sizes[axis] for axis in self.selector.axes), call, outputs)
+            _keep(self._layouts, key, found)
+        return found
+
     def _check(
         self, name: str, spec: Mapping[str, Any], tensor: torch.Tensor, device: torch.device, found: dict[str, int]
     ) -> None:
@@ -73,12 +113,6 @@ class ServedOperator:
         for axis, size in zip(spec["shape"], tensor.shape, strict=True):
             if found.setdefault(axis, size) != size:
                 raise ValueError(f"{self.name}: {name} has {axis} {size}, must be {found[axis]}")
-
-    def new(self, name: str, sizes: Mapping[str, int], like: torch.Tensor) -> torch.Tensor:
-        """An output, not filled."""
-        spec = self.outputs[name]
-        shape = [sizes[axis] for axis in spec["shape"]]
-        return torch.empty(shape, dtype=getattr(torch, spec["dtype"]), device=like.device)
 
     def first(self, arguments: Sequence[Any]) -> torch.Tensor:
         tensor: torch.Tensor = next(each for each in arguments if isinstance(each, torch.Tensor))
@@ -97,7 +131,12 @@ class ServedOperator:
     ) -> list[str]:
         """The solutions that may run at these sizes, best first. in_place: of the `_` form. slices: inputs that our
         kernels would get as a copy and an engine's own kernel would not."""
-        key = self._key(sizes, device, in_place, slices)
+        return self._order(tuple(sizes[axis] for axis in self.selector.axes), device, in_place, slices)
+
+    def _order(
+        self, shape: tuple[int, ...], device: torch.device, in_place: bool, slices: tuple[str, ...] = ()
+    ) -> list[str]:
+        key = device, shape, _kinds, in_place, slices
         found = self._orders.get(key)
         if found is None:
             is_measured = device.type == "cuda" and torch.cuda.get_device_name(device) in DATA["gpus"]
@@ -110,14 +149,9 @@ class ServedOperator:
                 for name, about in solutions.items()
                 if about["kind"] in _kinds and can_run(about, device, is_measured)
             }
-            found = self._selector(in_place, slices).order(key[1], available)
+            found = self._selector(in_place, slices).order(shape, available)
             _keep(self._orders, key, found)
         return found
-
-    def _key(
-        self, sizes: Mapping[str, int], device: torch.device, in_place: bool, slices: tuple[str, ...] = ()
-    ) -> tuple[Any, ...]:
-        return device, tuple(sizes[axis] for axis in self.selector.axes), _kinds, in_place, slices
 
     def runs(self, arguments: Sequence[Any]) -> str | None:
         """The kind of solution (own, library or plain) that a call from an engine would run, with a copy of each input
@@ -125,19 +159,19 @@ class ServedOperator:
         shape lies outside the measured region, the best solution refused it, or did not run at these sizes before this
         capture."""
         try:
-            sizes = self.sizes(arguments)
+            layout = self.layout(arguments)
         except ValueError as problem:
             tell(f"{problem}; the engine's own code runs", f"{self.name}: the engine's contract")
             return None
-        device = self.first(arguments).device
-        if not self.selector.reaches({axis: sizes[axis] for axis in self.selector.axes}):
+        sizes, device = layout.sizes, layout.device
+        if not self.selector.reaches(dict(zip(self.selector.axes, layout.shape, strict=True))):
             return None
         named = zip(self.inputs, arguments, strict=True)
         slices = tuple(name for name, each in named if isinstance(each, torch.Tensor) and not _is_ready(each))
         first = self.order(sizes, device, slices=slices)[0]
         if first not in self.order(sizes, device):
             return None
-        if _capturing(device) and (first, _warm_key(sizes, arguments)) not in self._warm:
+        if _capturing(device) and (first, layout.call) not in self._warm:
             tell(
                 f"{self.name} at {sizes}: did not run before the capture, so the engine's own code is captured",
                 f"{self.name}: the engine's capture",
@@ -156,14 +190,13 @@ class ServedOperator:
         nobody's yet, so a tensor that a solution returns takes their place in `outputs`, without a copy."""
         if all(each.numel() == 0 for each in outputs.values()):
             return None
-        sizes = self.sizes(arguments)
-        device = self.first(arguments).device
+        layout = self.layout(arguments)
+        sizes, device = layout.sizes, layout.device
         if device.type == "cuda" and device.index != torch.cuda.current_device():  # launches go to the current one
             with torch.cuda.device(device):
                 return self(arguments, outputs, in_place, is_new)
         capturing = _capturing(device)
-        key = _warm_key(sizes, arguments)
-        order = self.order(sizes, device, in_place)
+        key, order = layout.call, self._order(layout.shape, device, in_place)
         for name in order:
             about = self.about["solutions"][name]
             is_plain = about["kind"] == "plain"
@@ -188,9 +221,12 @@ class ServedOperator:
                     f"{self.name} at {sizes}: {name} refuses ({str(problem)[:160]}); the next one runs",
                     f"{self.name}: {name}'s refusal",
                 )
-                _keep(self._orders, self._key(sizes, device, in_place), [each for each in order if each != name])
+                others = [each for each in order if each != name]
+                _keep(self._orders, (device, layout.shape, _kinds, in_place, ()), others)
                 return self(arguments, outputs, in_place, is_new)
-            _keep(self._warm, (name, key), None)
+            if (name, key) != self._newest:
+                self._newest = name, key
+                _keep(self._warm, (name, key), None)
             return None
         raise RuntimeError(f"{self.name}: nothing in this package runs on {device}")
 
@@ -274,11 +310,6 @@ def _capturing(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
-def _warm_key(sizes: Mapping[str, int], arguments: Sequence[Any]) -> tuple[Any, ...]:
-    device = next(each.device for each in arguments if isinstance(each, torch.Tensor))
-    return device, tuple(sizes.values()), tuple(each for each in arguments if isinstance(each, int))
-
-
 def _is_ready(tensor: torch.Tensor) -> bool:
     return tensor.is_contiguous() and tensor.data_ptr() % ALIGNMENT == 0
 
@@ -323,16 +354,19 @@ def _functional(operator: ServedOperator, form: str) -> tuple[Callable[..., Any]
     place = {name: list(operator.inputs).index(source) for name, source in in_place.items()}
 
     def fake(*arguments: Any) -> Any:
-        sizes = operator.sizes(arguments)
-        new = [operator.new(name, sizes, operator.first(arguments)) for name in operator.outputs if name not in place]
+        sizes, like = operator.sizes(arguments), operator.first(arguments)
+        specs = {name: spec for name, spec in operator.outputs.items() if name not in place}
+        new = [
+            torch.empty(
+                [sizes[axis] for axis in each["shape"]], dtype=getattr(torch, each["dtype"]), device=like.device
+            )
+            for each in specs.values()
+        ]
         return None if not new else new[0] if len(new) == 1 else tuple(new)
 
     def call(*arguments: Any) -> Any:
-        sizes = operator.sizes(arguments)
-        outputs = {
-            name: arguments[place[name]] if name in place else operator.new(name, sizes, operator.first(arguments))
-            for name in operator.outputs
-        }
+        layout = operator.layout(arguments)
+        outputs = {name: arguments[place[name]] if name in place else layout.empty(name) for name in operator.outputs}
         operator(arguments, outputs, in_place=form == "_", is_new=True)
         new = [tensor for name, tensor in outputs.items() if name not in place]
         return None if not new else new[0] if len(new) == 1 else tuple(new)
@@ -347,10 +381,11 @@ def _out(operator: ServedOperator) -> tuple[Callable[..., Any], Callable[..., An
         operator.sizes(arguments[:count])
 
     def call(*arguments: Any) -> None:
-        sizes = operator.sizes(arguments[:count])
+        layout = operator.layout(arguments[:count])
         outputs = dict(zip(operator.outputs, arguments[count:], strict=True))
         for name, tensor in outputs.items():
-            operator._check(name, operator.outputs[name], tensor, operator.first(arguments).device, sizes)
+            if (tensor.shape, tensor.dtype) != layout.outputs[name] or tensor.device != layout.device:
+                operator._check(name, operator.outputs[name], tensor, layout.device, dict(layout.sizes))
         operator(arguments[:count], outputs)
 
     return call, fake
