@@ -159,16 +159,18 @@ class LaunchRecorder:
                     stack.enter_context(mock.patch.object(module, "capture_of", lambda stream: 7))
                 if library := getattr(module, "CudaLibrary", None):
                     stack.enter_context(mock.patch.object(library, "__call__", called))
-        if "triton" in sys.modules:
+        try:  # also for a solution that imports it at a call
             from triton.runtime import jit
             from triton.runtime.driver import driver
+        except ImportError:
+            return
 
-            def compiled(function: Any, key: Any, signature: Any, device: Any, *how: Any) -> Any:
-                constants, options, attrs, _ = how
-                return self._compiled(function, signature, constants, options, attrs, function.device_caches[device])
+        def compiled(function: Any, key: Any, signature: Any, device: Any, *how: Any) -> Any:
+            constants, options, attrs, _ = how
+            return self._compiled(function, signature, constants, options, attrs, function.device_caches[device])
 
-            stack.enter_context(mock.patch.object(driver, "_active", _Driver()))
-            stack.enter_context(mock.patch.object(jit.JITFunction, "_do_compile", compiled))
+        stack.enter_context(mock.patch.object(driver, "_active", _Driver()))
+        stack.enter_context(mock.patch.object(jit.JITFunction, "_do_compile", compiled))
 
     def _compiled(self, function: Any, signature: Any, constants: Any, options: Any, attrs: Any, caches: Any) -> Any:
         """Replaces Triton's compiled kernel, and notes its launch."""

@@ -22,7 +22,8 @@ def bounds_of(offsets_ptr, sequence, tokens):
     """First token of a sequence, and the one after its last. No offsets: one sequence of all tokens."""
     if offsets_ptr is None:
         return 0, tokens
-    return tl.load(offsets_ptr + sequence), tl.load(offsets_ptr + sequence + 1)
+    else:  # Triton compiles what follows a return in a branch
+        return tl.load(offsets_ptr + sequence), tl.load(offsets_ptr + sequence + 1)
 
 
 @triton.jit
