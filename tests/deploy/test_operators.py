@@ -320,15 +320,16 @@ def test_a_solution_that_returns_its_outputs_runs_in_every_form(package, monkeyp
     operator, made = operators.ServedOperator("fused_add_rms_norm", about), []
 
     def run(hidden, residual, weight, eps):
-        made.extend([hidden + 1, residual + 2])
-        return tuple(made[-2:])
+        new = hidden + 1, residual + 2
+        made.extend(each.data_ptr() for each in new)
+        return new
 
     monkeypatch.setattr(operators, "can_run", lambda about, device, is_measured: True)
     monkeypatch.setattr(operators, "function_of", lambda solution, about: run)
     hidden, residual, weight = torch.zeros(4, 64).bfloat16(), torch.zeros(4, 64).bfloat16(), torch.ones(64).bfloat16()
     functional, _ = operators._functional(operator, "")
     returned = functional(hidden, residual, weight, 1e-6)
-    assert all(each is one for each, one in zip(returned, made, strict=True))
+    assert [each.data_ptr() for each in returned] == made and returned[0].eq(1).all() and returned[1].eq(2).all()
 
     held = [torch.zeros(4, 64).bfloat16() for _ in operator.outputs]
     operators._out(operator)[0](hidden, residual, weight, 1e-6, *held)
@@ -339,6 +340,77 @@ def test_a_solution_that_returns_its_outputs_runs_in_every_form(package, monkeyp
         name: int(hidden[0, 0] if source == "hidden_states" else residual[0, 0])
         for name, source in operator.in_place.items()
     } == dict(zip(operator.outputs, (1, 2), strict=True))
+
+
+KEPT_BUFFER = torch.empty(3, 64).bfloat16()
+
+
+@pytest.mark.parametrize(
+    "returned",
+    [
+        lambda hidden: hidden[:],
+        lambda hidden: hidden.detach(),
+        lambda hidden: KEPT_BUFFER.copy_(hidden),
+        lambda hidden: KEPT_BUFFER.copy_(hidden)[:],
+        lambda hidden: KEPT_BUFFER.copy_(hidden).detach(),
+        lambda hidden: hidden.clone().view(-1).view(hidden.shape),
+    ],
+    ids=["view of an input", "alias of an input", "buffer", "view of a buffer", "alias of a buffer", "view"],
+)
+def test_a_tensor_that_a_solution_or_the_caller_keeps_is_copied(package, monkeypatch, returned):
+    operators = importlib.import_module(f"{package.__name__}.operators")
+    about = dict(package.OPERATORS["rms_norm"].about)
+    about["solutions"] = {"theirs": {"kind": "library", "in_place": {}, "returns": True}}
+    about["points"] = [[[3, 64], [1.0]]]
+    monkeypatch.setattr(operators, "can_run", lambda about, device, is_measured: True)
+    monkeypatch.setattr(operators, "function_of", lambda solution, about: lambda hidden, weight, eps: returned(hidden))
+    call, _ = operators._functional(operators.ServedOperator("rms_norm", about), "")
+    weight, given = torch.ones(64).bfloat16(), [torch.full((3, 64), float(each)).bfloat16() for each in (1, 2)]
+    found = [call(each, weight, 1e-6) for each in given]
+    for number, each in enumerate(found, 1):
+        assert each.eq(number).all()
+        assert each.data_ptr() not in [other.data_ptr() for other in (*given, KEPT_BUFFER)]
+
+
+@pytest.mark.parametrize("form", ["", "_out", "_"])
+def test_outputs_that_share_memory_with_each_other_or_with_inputs_are_right(package, monkeypatch, form):
+    """One tensor returned twice, and the inputs returned in each other's place."""
+    operators = importlib.import_module(f"{package.__name__}.operators")
+    about = dict(package.OPERATORS["fused_add_rms_norm"].about)
+    about["solutions"] = {"theirs": {"kind": "library", "in_place": {}, "returns": True}}
+    about["points"] = [[[4, 64], [1.0]]]
+    monkeypatch.setattr(operators, "can_run", lambda about, device, is_measured: True)
+    weight = torch.ones(64).bfloat16()
+
+    def outputs_of(run):
+        monkeypatch.setattr(operators, "function_of", lambda solution, about: run)
+        operator = operators.ServedOperator("fused_add_rms_norm", about)
+        call = operators._out(operator)[0] if form == "_out" else operators._functional(operator, form)[0]
+        hidden, residual = torch.full((4, 64), 1.0).bfloat16(), torch.full((4, 64), 2.0).bfloat16()
+        held = [torch.zeros_like(hidden) for _ in range(2)]
+        found = call(hidden, residual, weight, 1e-6, *(held if form == "_out" else ()))
+        names = {"hidden_states": hidden, "residual": residual}
+        updated = [names[source] for source in operator.in_place.values()]
+        outputs = {"": found, "_out": held, "_": updated}[form]
+        assert len({each.data_ptr() for each in outputs}) == 2
+        return [int(each[0, 0]) for each in outputs]
+
+    def twice(hidden, residual, weight, eps):
+        both = hidden + residual
+        return both, both
+
+    assert outputs_of(twice) == [3, 3]
+    assert outputs_of(lambda hidden, residual, weight, eps: (residual, hidden)) == [2, 1]
+
+
+def test_an_output_may_be_an_input_that_the_solution_reads_to_its_end(package):
+    """The norm into the residual, and the new residual beside it."""
+    hidden, residual = torch.randn(3, 64).bfloat16(), torch.randn(3, 64).bfloat16()
+    weight = torch.ones(64).bfloat16()
+    expected = package.fused_add_rms_norm(hidden, residual, weight, 1e-6)
+    beside = torch.empty_like(hidden)
+    package.fused_add_rms_norm_out(hidden, residual, weight, 1e-6, residual, beside)
+    assert residual.equal(expected[0]) and beside.equal(expected[1])
 
 
 def test_a_returned_tensor_of_another_type_or_an_input_is_not_handed_on(package, monkeypatch, row):

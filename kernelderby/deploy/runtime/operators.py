@@ -11,6 +11,7 @@ plain torch, so that nothing is compiled there. If every output is empty, nothin
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -242,13 +243,19 @@ class ServedOperator:
         """A solution that returns its outputs. ValueError if they are not the contract's."""
         given = [self._ready(name, value) for name, value in zip(self.inputs, arguments, strict=True)]
         returned = function(*given)
-        found = returned if isinstance(returned, tuple) else (returned,)
-        for (name, tensor), own in zip(list(outputs.items()), found, strict=True):
-            self._check(name, self.outputs[name], own, tensor.device, dict(sizes))
-            is_free = is_new and not (in_place and name in self.in_place) and own.is_contiguous()
-            if is_free and not any(own is each for each in given):
-                outputs[name] = own
-            else:
+        found = list(returned) if isinstance(returned, tuple) else [returned]
+        del returned
+        held = {_memory(each) for each in (*given, *outputs.values()) if isinstance(each, torch.Tensor)}
+        for place, (name, tensor) in enumerate(outputs.items()):
+            self._check(name, self.outputs[name], found[place], tensor.device, dict(sizes))
+            is_free = is_new and not (in_place and name in self.in_place) and found[place].is_contiguous()
+            if is_free and _memory(found[place]) not in held and _is_nobodys(found, place):
+                outputs[name] = found[place]
+                held.add(_memory(found[place]))
+            elif _memory(found[place]) in held:
+                found[place] = found[place].clone()  # before an output is written over it
+        for tensor, own in zip(outputs.values(), found, strict=True):
+            if own is not tensor:
                 tensor.copy_(own)
 
     def _run(
@@ -261,6 +268,7 @@ class ServedOperator:
     ) -> None:
         """own_in_place: of the solution, whose outputs lie in its inputs' memory."""
         given = {name: self._ready(name, value) for name, value in zip(self.inputs, arguments, strict=True)}
+        held = {name: value.data_ptr() for name, value in given.items() if isinstance(value, torch.Tensor)}
         written: dict[str, torch.Tensor] = {}
         for name, tensor in outputs.items():
             shared = self.in_place.get(name) if in_place else None
@@ -268,7 +276,8 @@ class ServedOperator:
             if shared is not None and source == shared:
                 written[name] = given[source]  # ready: the caller's own tensor, or a copy of it
             else:
-                is_free = shared is None and _is_ready(tensor)
+                others = [address for input, address in held.items() if input != source]
+                is_free = shared is None and _is_ready(tensor) and tensor.data_ptr() not in others
                 written[name] = tensor if is_free else torch.empty_like(tensor, memory_format=torch.contiguous_format)
                 if source is not None:
                     written[name].copy_(given[source])
@@ -308,6 +317,18 @@ def _is_refusal(problem: Exception) -> bool:
 
 def _capturing(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def _is_nobodys(found: list[torch.Tensor], place: int) -> bool:
+    """Whether only this list holds the tensor and its memory: a solution may keep a buffer that it returns."""
+    tensor = found[place]
+    alone = sys.getrefcount(tensor) <= 3  # the list, the variable, the argument
+    memory = tensor.untyped_storage()
+    return alone and tensor._base is None and torch._C._storage_Use_Count(memory._cdata) <= 2  # the tensor's, and ours
 
 
 def _is_ready(tensor: torch.Tensor) -> bool:
