@@ -86,7 +86,7 @@ class ServedOperator:
         """Found by a look-up where a call came before that differs in its contents alone. ValueError as sizes()."""
         key = tuple(
             [
-                (each.shape, each.dtype, each.device) if isinstance(each, torch.Tensor) else type(each) is int and each
+                (each.shape, each.dtype, each.device) if isinstance(each, torch.Tensor) else _whole(each)
                 for each in arguments
             ]
         )
@@ -97,7 +97,7 @@ class ServedOperator:
                 name: (torch.Size([sizes[axis] for axis in spec["shape"]]), getattr(torch, spec["dtype"]))
                 for name, spec in self.outputs.items()
             }
-            call = device, tuple(sizes.values()), tuple(each for each in arguments if isinstance(each, int))
+            call = device, tuple(sizes.values()), tuple(filter(None, map(_whole, arguments)))
             found = Layout(sizes, device, tuple(sizes[axis] for axis in self.selector.axes), call, outputs)
             _keep(self._layouts, key, found)
         return found
@@ -317,6 +317,11 @@ def _is_refusal(problem: Exception) -> bool:
 
 def _capturing(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+
+def _whole(number: Any) -> tuple[type, int] | None:
+    """Of a number that is whole: a kernel may depend on it. With its type, since 0 is False."""
+    return (type(number), number) if isinstance(number, int) else None
 
 
 def _memory(tensor: torch.Tensor) -> int:
