@@ -6,11 +6,11 @@ rounds x (first + more log2(splits) + tile x tiles of a block) + share x (tiles 
 share out all tiles evenly, so the size of the cache decides. The host knows the longest context alone: a batch whose
 contexts are all as long and one whose others are half as long in the mean count as equally likely.
 
-Constants: NVIDIA H200, calls as CUDA graphs behind an L2 flush. Tile, share and more of clusters are fitted to 130 drawn
-sizes, with and without blocks, in up to 11 forms each (2026-11-30, 18:04 UTC: 1 to 128 sequences, 8 to 128 heads, 400 to
-65,000 tokens, equal and ragged). Fitted to one half, the chosen forms take 1.6 % longer than the best timed ones on the
-other half in the mean, 26 % at worst (2.3 and 29 % before; 1.3 and 27 % if the host knew the lengths). The others are
-from 286 sizes of 2026-11-23. No other run has timed this choice.
+Constants: NVIDIA H200, calls as CUDA graphs behind an L2 flush. Tile, share and more of clusters are fitted to 130
+drawn sizes, with and without blocks, in up to 11 forms each (2026-11-30, 18:04 UTC: 1 to 128 sequences, 8 to 128
+heads, 400 to 65,000 tokens, equal and ragged). Fitted to one half, the chosen forms take 1.6 % longer than the best
+timed ones on the other half in the mean, 26 % at worst (2.3 and 29 % before; 1.3 and 27 % if the host knew the
+lengths). The others are from 286 sizes of 2026-11-23. No other run has timed this choice.
 """
 
 import importlib
