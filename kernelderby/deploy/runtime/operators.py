@@ -329,11 +329,13 @@ def _memory(tensor: torch.Tensor) -> int:
 
 
 def _is_nobodys(found: list[torch.Tensor], place: int) -> bool:
-    """Whether only this list holds the tensor and its memory: a solution may keep a buffer that it returns."""
+    """Whether only this list holds the tensor and its memory: a solution may keep a buffer that it returns. No where
+    this torch cannot tell."""
     tensor = found[place]
     alone = sys.getrefcount(tensor) <= 3  # the list, the variable, the argument
+    holders = getattr(torch._C, "_storage_Use_Count", None)  # not part of torch's public interface
     memory = tensor.untyped_storage()
-    return alone and tensor._base is None and torch._C._storage_Use_Count(memory._cdata) <= 2  # the tensor's, and ours
+    return alone and tensor._base is None and holders is not None and holders(memory._cdata) <= 2  # the tensor and us
 
 
 def _is_ready(tensor: torch.Tensor) -> bool:
