@@ -137,7 +137,8 @@ def test_nothing_waits_for_the_device_between_a_glance_and_its_signal(monkeypatc
 
 
 def test_a_slow_call_is_seen_as_slow(relay_of, pacer):
-    assert 19_000 < relay_of(SLOW).relayed(pacer.pace, "eager", 1e6).call_us < 60_000
+    seen = relay_of(SLOW).relayed(pacer.pace, "eager", 1e6)  # sleeps 20 ms; a busy machine's pace is unsure
+    assert 19_000 - seen.unsure_us < seen.call_us < 60_000 and seen.unsure_us < 10_000
     assert pacer.pace.slack["eager"].us < 20_000
 
 
