@@ -82,6 +82,13 @@ class ServedOperator:
                 raise ValueError(f"{self.name}: the sizes do not fit: {relation}")
         return found
 
+    def places(self, sizes: Mapping[str, int]) -> dict[str, tuple[torch.Size, torch.dtype]]:
+        """Output -> shape and type."""
+        return {
+            name: (torch.Size([sizes[axis] for axis in spec["shape"]]), getattr(torch, spec["dtype"]))
+            for name, spec in self.outputs.items()
+        }
+
     def layout(self, arguments: Sequence[Any]) -> Layout:
         """Found by a look-up where a call came before that differs in its contents alone. ValueError as sizes()."""
         key = tuple(
@@ -93,12 +100,8 @@ class ServedOperator:
         found = self._layouts.get(key)
         if found is None:
             sizes, device = self.sizes(arguments), self.first(arguments).device
-            outputs = {
-                name: (torch.Size([sizes[axis] for axis in spec["shape"]]), getattr(torch, spec["dtype"]))
-                for name, spec in self.outputs.items()
-            }
             call = device, tuple(sizes.values()), tuple(filter(None, map(_whole, arguments)))
-            found = Layout(sizes, device, tuple(sizes[axis] for axis in self.selector.axes), call, outputs)
+            found = Layout(sizes, device, tuple(sizes[axis] for axis in self.selector.axes), call, self.places(sizes))
             _keep(self._layouts, key, found)
         return found
 
@@ -382,13 +385,11 @@ def _functional(operator: ServedOperator, form: str) -> tuple[Callable[..., Any]
     place = {name: list(operator.inputs).index(source) for name, source in in_place.items()}
 
     def fake(*arguments: Any) -> Any:
-        sizes, like = operator.sizes(arguments), operator.first(arguments)
-        specs = {name: spec for name, spec in operator.outputs.items() if name not in place}
+        sizes, device = operator.sizes(arguments), operator.first(arguments).device
         new = [
-            torch.empty(
-                [sizes[axis] for axis in each["shape"]], dtype=getattr(torch, each["dtype"]), device=like.device
-            )
-            for each in specs.values()
+            torch.empty(shape, dtype=dtype, device=device)
+            for name, (shape, dtype) in operator.places(sizes).items()
+            if name not in place
         ]
         return None if not new else new[0] if len(new) == 1 else tuple(new)
 

@@ -132,13 +132,11 @@ class Rows:
         if name not in self._points:
             names = dict.fromkeys((served_name(self.winners, name), INSTEAD.get(name, name)))
             operators = [self.winners.OPERATORS[each] for each in names if each in self.winners.OPERATORS]
-            known: dict[tuple[float, ...], list[TimedPoint]] = {}
+            found: list[TimedPoint] = []
             for operator in operators:
-                own: dict[tuple[float, ...], list[TimedPoint]] = {}
-                for point in _points(operator):
-                    own.setdefault(tuple(point.octaves.tolist()), []).append(point)
-                known = {**own, **known}
-            self._points[name] = [point for each in known.values() for point in each]
+                own = {tuple(each.octaves.tolist()) for each in found}
+                found += [each for each in _points(operator) if tuple(each.octaves.tolist()) not in own]
+            self._points[name] = found
         return self._points[name]
 
     def doubt(self, name: str, away: float) -> float:
