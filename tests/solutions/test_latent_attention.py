@@ -120,6 +120,19 @@ def test_workers_have_equal_loads(plan):
         assert max(loads) - sum(loads) / 132 <= 8, loads
 
 
+@pytest.mark.parametrize(
+    ("lengths", "workers", "longest"), [([2048] * 32, 132, 8), ([4874] * 64, 66, 77), ([4096] + [64] * 60, 132, 2)]
+)
+def test_few_sequences_have_equal_pieces(plan, lengths, workers, longest):
+    """One a worker, and no longer than an equal stretch of all tiles."""
+    found = pieces(lengths, plan(lengths, workers, 2, 2, 1))
+    assert len({worker for worker, *_ in found}) == len(found)
+    assert max(end - start for *_, start, end in found) == longest
+    for sequence in range(len(lengths)):
+        sizes = [end - start for _, mine, start, end in found if mine == sequence]
+        assert max(sizes) - min(sizes) <= 1
+
+
 def test_few_tiles_go_to_few_workers(plan):
     assert len(pieces([64], plan([64], 132, 2, 4, 2))) == 1
     assert {worker for worker, *_ in pieces([640] * 2, plan([640] * 2, 132, 2, 4, 2))} == set(range(6))
@@ -135,7 +148,7 @@ def test_contexts_too_short_to_be_cut_have_a_worker_each(plan, plan_uncut):
         found = pieces(lengths, made(lengths, 3, 2, 3, 3))
         assert sorted(sequence for _, sequence, *_ in found) == [0, 1, 2, 3, 4]
     text, attention = (COMMON / "latent_attention.cu").read_text(), module(PAGED).latent_attention
-    snap = int(re.search(r" SNAP = (\d+);", text).group(1))
+    snap = int(re.search(r" SNAP = derby::UNCUT \? (\d+) ", text).group(1))
     assert TILE * (2 * snap - 1) == attention.MOST_UNCUT
 
 

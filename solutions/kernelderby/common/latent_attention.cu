@@ -15,7 +15,7 @@ template <int CTAS>
 using Form = derby::latent::Form<64, 2, 1, CTAS>;
 
 // Constants of a plan, in tiles, as measured: the cost of a sequence, the least work of a worker, the shortest piece.
-constexpr int OVERHEAD = 2, LEAST = 3, SNAP = 3;
+constexpr int OVERHEAD = 2, LEAST = 2, SNAP = derby::UNCUT ? 3 : 1;
 
 }  // namespace
 

@@ -6,7 +6,7 @@ import functools
 import torch
 
 HEADS, LATENT = 64, 512  # query heads of a CTA, dimensions of the output
-MOST_UNCUT = 320  # tokens of a context that no plan cuts: one tile less than two pieces (SNAP) have
+MOST_UNCUT = 320  # tokens of a context that latent_uncut.cu does not cut: one tile less than two pieces (SNAP) have
 
 
 def parameters(cuda_library):

@@ -12,9 +12,9 @@
 
 namespace derby {
 
-constexpr int COMBINE_THREADS = 512, COMBINE_WARPS = COMBINE_THREADS / 32;
-constexpr int COMBINE_SHARES = 4;  // of 64 units of two pieces each takes 16, one a warp
-constexpr int WARP_PIECES = 4;     // of a unit, where there are enough warps
+constexpr int COMBINE_THREADS = 256, COMBINE_WARPS = COMBINE_THREADS / 32, RESIDENT = 2;  // CTAs of a multiprocessor
+constexpr int COMBINE_SHARES = 4;
+constexpr int WARP_PIECES = 4;  // of a unit, where there are enough warps
 
 struct CombineShared {
     PartialSums sums[COMBINE_WARPS][32];
@@ -22,7 +22,7 @@ struct CombineShared {
 };
 static_assert(sizeof(CombineShared) <= 48 * 1024, "more would need an attribute of the kernel");
 
-__global__ void __launch_bounds__(COMBINE_THREADS, 1)
+__global__ void __launch_bounds__(COMBINE_THREADS, RESIDENT)
 derby_latent_combine(const __grid_constant__ LatentCall call) {
     using latent::LATENT, latent::HEADS;
     CombineShared& shared = dynamic_shared<CombineShared>();

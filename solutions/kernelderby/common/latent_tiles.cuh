@@ -3,7 +3,7 @@
 // A persistent CTA on every multiprocessor. One warpgroup multiplies queries and tokens and makes weights of the scores;
 // two others multiply the weights by half of the latent's dimensions each, whose 64 x 256 sums they keep in registers.
 // So the tensor cores have work from one of them while the others wait or compute weights. A tile of tokens lies in
-// shared memory only once, as key and as value, and there is room for two tiles. The thread that loads them requests a
+// shared memory only once, as key and as value, and there is room for two tiles. The threads that load them request a
 // part as soon as all have used what was in its place: the rotary part after the scores, each half of the latent after
 // the sums. Sums are rescaled only if a row's greatest score has grown by a factor of more than 2^8 (as FlashAttention
 // 4 does); until then weights are relative to an older one.
@@ -43,6 +43,7 @@ namespace latent {
 constexpr int KEY = 576, LATENT = 512, HEADS = 64, THREADS = 512;
 constexpr int SLABS = KEY / 64;  // 64 columns each, with the 128-byte swizzle
 constexpr int QUERY_SLAB = HEADS * 128, WEIGHTS = HEADS * 128;  // bytes
+constexpr int ISSUERS = 3;  // threads that load tokens, in a warp each; the fourth warp's loads queries
 constexpr float NONE = -1e30f;  // greatest score of no token
 constexpr float GROWTH = 8;     // of a row's greatest score, beyond which its sums are scaled anew
 // Registers of a thread, by role. With the 512 threads of a CTA the compiler gives 128 to each, so wgmma takes half of
@@ -137,8 +138,10 @@ struct Kernel {
 
     __device__ __forceinline__ uint32_t at(const void* place) const { return shared_address(place); }
 
-    // One thread: the tokens of all pieces.
-    __device__ __forceinline__ void load_tokens() {
+    // One of ISSUERS threads: the tokens of all pieces. Each loads its share of a tile's pages where a tile has several:
+    // a thread needs some 40 cycles for a box, and pages of 16 tokens make 36 of a tile.
+    __device__ __forceinline__ void load_tokens(int issuer) {
+        if (issuer > 0 && (call.block_table == nullptr || issuer * page_rows<TILE>(1 << call.page_bits) >= TILE)) return;
         Piece piece;
         PipelineState<F::BUFFERS> at_tile;
         for (int b = range.first; take<TILE>(call, range, b, piece); ++b) {
@@ -149,15 +152,15 @@ struct Kernel {
                     const int part = (i + 2) % PARTS;  // the rotary part first: its place is free first
                     mbarrier_wait(at(&shared.empty[buffer][part]), phase ^ 1);
                     const uint32_t full = at(&shared.full[buffer][part]);
-                    mbarrier_arrive_expect_tx(full, (part == ROTARY ? 1 : 4) * SLAB);
+                    if (issuer == 0) mbarrier_arrive_expect_tx(full, (part == ROTARY ? 1 : 4) * SLAB);
                     if (part == ROTARY) {
-                        if (tile % CTAS == head_block % CTAS) load_slabs<8, 1>(piece, tile, buffer, full);
+                        if (tile % CTAS == head_block % CTAS) load_slabs<8, 1>(piece, tile, issuer, buffer, full);
                     } else if (CTAS == 1 || head_block % CTAS == 0) {
-                        part == LEFT ? load_slabs<0, SHARE>(piece, tile, buffer, full)
-                                     : load_slabs<4, SHARE>(piece, tile, buffer, full);
+                        part == LEFT ? load_slabs<0, SHARE>(piece, tile, issuer, buffer, full)
+                                     : load_slabs<4, SHARE>(piece, tile, issuer, buffer, full);
                     } else {
-                        part == LEFT ? load_slabs<2, SHARE>(piece, tile, buffer, full)
-                                     : load_slabs<6, SHARE>(piece, tile, buffer, full);
+                        part == LEFT ? load_slabs<2, SHARE>(piece, tile, issuer, buffer, full)
+                                     : load_slabs<6, SHARE>(piece, tile, issuer, buffer, full);
                     }
                 }
             }
@@ -170,7 +173,7 @@ struct Kernel {
     }
 
     template <int FIRST, int COUNT>
-    __device__ __forceinline__ void load_slabs(const Piece& piece, int tile, int buffer, uint32_t full) {
+    __device__ __forceinline__ void load_slabs(const Piece& piece, int tile, int issuer, int buffer, uint32_t full) {
         const uint32_t to = at(shared.tiles[buffer]) + FIRST * SLAB;
         if (call.block_table == nullptr) {
 #pragma unroll
@@ -180,7 +183,7 @@ struct Kernel {
         }
         const int page_size = 1 << call.page_bits, rows = page_rows<TILE>(page_size);
         const int* table = call.block_table + int64_t(piece.sequence) * call.table_width;
-        for (int row = 0; row < TILE; row += rows) {
+        for (int row = issuer * rows; row < TILE; row += ISSUERS * rows) {
             // Pages behind the last token are replaced by the last one, whose rows do not count there.
             const int token = min(tile * TILE + row, max(piece.length - 1, 0));
             const int page = __ldg(table + (token >> call.page_bits));
@@ -446,8 +449,10 @@ derby_latent_attention(const __grid_constant__ LatentMaps maps, const __grid_con
     const int role = threadIdx.x / 128;
     if (role == LOAD) {
         setmaxnreg_dec<LOAD_REGISTERS>();
-        if (threadIdx.x == 0) kernel.load_tokens();
-        if (threadIdx.x == 32) kernel.load_queries();
+        if (threadIdx.x % 32 == 0) {
+            if (threadIdx.x == 32 * ISSUERS) kernel.load_queries();
+            else kernel.load_tokens(threadIdx.x / 32);
+        }
         __syncwarp();
     } else if (role == WEIGH) {
         setmaxnreg_inc<WEIGH_REGISTERS>();
