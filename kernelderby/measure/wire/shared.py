@@ -3,7 +3,8 @@
 On a GPU the arena is an allocation of the driver, which the worker opens through CUDA IPC. On a CPU it is a nameless
 file whose descriptor the worker gets, sealed so that nobody can truncate it. An arena fills whole blocks of 2 MiB, the
 unit in which the driver shares memory, so it contains no other memory of the judge. The worker gets a description
-(JSON) with the handle and each tensor's place.
+(JSON) with the handle and each tensor's place. Each tensor has a storage of its own, as a user's tensors have:
+torch.compile refuses to write into tensors of several types that share one.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import functools
 import math
 import mmap
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,6 +43,7 @@ class _DeviceBytes:
 
 
 Place = tuple[tuple[int, ...], torch.dtype]  # shape and type of a tensor
+Arena = Callable[[int, int], torch.Tensor]  # offset and number of bytes -> these bytes
 
 
 @dataclass(slots=True)
@@ -114,10 +116,10 @@ def shared_set(
     free: list[Any] = []
     arena, handle = _cuda_arena(size, free) if device.type == "cuda" else _cpu_arena(size, free)
     if device.type == "cuda":
-        arena.zero_()  # the driver may return former memory of the judge, with expected outputs
+        arena(0, size).zero_()  # the driver may return former memory of the judge, with expected outputs
     lender = loan.number if loan else None
     description = {"size": size, "handle": handle, "lender": lender, **described}
-    return BufferSet(*_tensors(description, arena, loan.inputs if loan else {}), description, lender, free)
+    return BufferSet(*_tensors(description, arena, device, loan.inputs if loan else {}), description, lender, free)
 
 
 def opened_set(description: dict[str, Any], device: torch.device, known: Sequence[BufferSet] = ()) -> BufferSet:
@@ -131,16 +133,17 @@ def opened_set(description: dict[str, Any], device: torch.device, known: Sequenc
             "cuIpcOpenMemHandle_v2", ctypes.byref(pointer), _IpcHandle.from_buffer_copy(bytes.fromhex(handle)), 1
         )
         free.append(lambda: driver_call("cuIpcCloseMemHandle", pointer))
-        arena = torch.as_tensor(_DeviceBytes(pointer.value, size), device=device)
+        arena = _on_gpu(pointer.value, device)
     else:
         arena = _mapped(handle, size)
         os.close(handle)
     lender = description["lender"]
-    return BufferSet(*_tensors(description, arena, {} if lender is None else known[lender].inputs), None, lender, free)
+    lent = {} if lender is None else known[lender].inputs
+    return BufferSet(*_tensors(description, arena, device, lent), None, lender, free)
 
 
 def _tensors(
-    description: dict[str, Any], arena: torch.Tensor, lent: Mapping[str, Any]
+    description: dict[str, Any], arena: Arena, device: torch.device, lent: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     def tensor(spec: dict[str, Any]) -> Any:
         if "value" in spec:
@@ -148,8 +151,8 @@ def _tensors(
         shape, dtype = tuple(spec["shape"]), getattr(torch, spec["dtype"])
         count = math.prod(shape) * dtype.itemsize
         if not count:
-            return torch.empty(shape, dtype=dtype, device=arena.device)
-        return arena[spec["offset"] : spec["offset"] + count].view(dtype).view(shape)
+            return torch.empty(shape, dtype=dtype, device=device)
+        return arena(spec["offset"], count).view(dtype).view(shape)
 
     return (
         {name: lent[name] if "lent" in spec else tensor(spec) for name, spec in description["inputs"].items()},
@@ -157,7 +160,7 @@ def _tensors(
     )
 
 
-def _cuda_arena(size: int, free: list[Any]) -> tuple[torch.Tensor, str]:
+def _cuda_arena(size: int, free: list[Any]) -> tuple[Arena, str]:
     torch.zeros(1, device="cuda:0")  # from now on the context is current in this thread
     pointer, handle = ctypes.c_uint64(), _IpcHandle()
     try:
@@ -167,10 +170,14 @@ def _cuda_arena(size: int, free: list[Any]) -> tuple[torch.Tensor, str]:
         driver_call("cuMemAlloc_v2", ctypes.byref(pointer), ctypes.c_size_t(size))
     free.append(lambda: driver_call("cuMemFree_v2", pointer))
     driver_call("cuIpcGetMemHandle", ctypes.byref(handle), pointer)
-    return torch.as_tensor(_DeviceBytes(pointer.value, size), device="cuda:0"), bytes(handle.reserved).hex()
+    return _on_gpu(pointer.value, torch.device("cuda:0")), bytes(handle.reserved).hex()
 
 
-def _cpu_arena(size: int, free: list[Any]) -> tuple[torch.Tensor, int]:
+def _on_gpu(pointer: int, device: torch.device) -> Arena:
+    return lambda offset, count: torch.as_tensor(_DeviceBytes(pointer + offset, count), device=device)
+
+
+def _cpu_arena(size: int, free: list[Any]) -> tuple[Arena, int]:
     descriptor = os.memfd_create("kernelderby", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     free.append(lambda: os.close(descriptor))
     os.truncate(descriptor, size)
@@ -179,8 +186,9 @@ def _cpu_arena(size: int, free: list[Any]) -> tuple[torch.Tensor, int]:
     return _mapped(descriptor, size), descriptor
 
 
-def _mapped(descriptor: int, size: int) -> torch.Tensor:
-    return torch.frombuffer(mmap.mmap(descriptor, size), dtype=torch.uint8)
+def _mapped(descriptor: int, size: int) -> Arena:
+    memory = mmap.mmap(descriptor, size)
+    return lambda offset, count: torch.frombuffer(memory, dtype=torch.uint8, offset=offset, count=count)
 
 
 _OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
