@@ -3,16 +3,17 @@
 
 Clusters: times are linear in what a block does in turn and in what all blocks together bring through a multiprocessor:
 rounds x (first + more log2(splits) + tile x tiles of a block) + share x (tiles on a multiprocessor - beside). Workers
-share out all tiles evenly, so the size of the cache decides. The host knows the longest context alone: a batch whose
+share out all tiles evenly, so their number decides. The host knows the longest context alone: a batch whose
 contexts are all as long and one whose others are half as long in the mean count as equally likely.
 
 Constants: NVIDIA H200, calls as CUDA graphs behind an L2 flush. Tile, share and more of clusters are fitted to 130
 drawn sizes, with and without blocks, in up to 11 forms each (2026-11-30, 18:04 UTC: 1 to 128 sequences, 8 to 128
 heads, 400 to 65,000 tokens, equal and ragged). Fitted to one half, the chosen forms take 1.6 % longer than the best
 timed ones on the other half in the mean, 26 % at worst (2.3 and 29 % before; 1.3 and 27 % if the host knew the
-lengths). The others are from 286 sizes of 2026-11-23. On 220 other sizes (2026-11-30, 21:10 and 21:14 UTC, in blocks,
-workers with equal pieces and several loading threads) the choice between the workers and the clusters that it ranks
-first takes 0.5 % longer than the faster of both in the mean, 24 % at worst.
+lengths). `first` and `beside` are from 286 sizes of 2026-11-23. Workers, where contexts are cut: from 220 other sizes
+in blocks (2026-11-30, 21:10 and 21:14 UTC). By these times the choice between the workers and the clusters that the
+model ranks first takes 0.3 % longer than the faster of both in the mean, 24 % at worst; fitted to one half, 0.4 and
+0.2 % on the others. No other run has timed this choice.
 """
 
 import importlib
@@ -37,7 +38,6 @@ CLUSTERS = {
 # 120 for 4 and 8 is cudaOccupancyMaxActiveClusters'; 15 clusters of 8 leave 7 GPCs for one of 16.
 AT_ONCE = {1: 132, 2: 132, 4: 120, 8: 120, 16: 112}
 ALONE = {(2, 32), (2, 64), (4, 32), (8, 32)}  # forms with room for one block on a multiprocessor
-CUT = 7.5  # of workers: least time of tiles where contexts are cut (2026-11-30: four calls of 4 to 19 sequences)
 
 
 def rounded(longest):
@@ -93,12 +93,12 @@ def of_clusters(batch, heads, longest, processors, groups, tokens, splits, fille
 
 
 def of_workers(batch, heads, longest, processors, filled):
-    """As derby_latent_attention_run: start and end, rows to write, two CTAs a tile, the cache. Bytes of the cache
-    beyond 50 MB count at the rate that large batches reach. The second launch takes 2 us, of which 1.3 until it runs;
-    contexts too short to be cut go without it."""
-    megabytes = filled * batch * -(-longest // 64) * 64 * 1152e-6 * 132 / processors
-    memory = min(megabytes, 50) / 2.62 + max(megabytes - 50, 0) / 3.9
-    second = 0.0
-    if longest > latent_attention.MOST_UNCUT:
-        second, memory = 2.0, max(memory, CUT)
-    return 9.5 + second + 0.45 * -(-min(heads, 64) // 16) + 1.6 * (heads > 64) + memory
+    """As derby_latent_attention_run: start and end, rows to write, and tiles of 64 tokens, one after the other, that a
+    worker has. Contexts too short to be cut go without a second launch; there the cache's bytes count, those beyond 50
+    MB at the rate that large batches reach."""
+    tiles, rows = filled * batch * -(-longest // 64), -(-min(heads, 64) // 16)
+    if longest <= latent_attention.MOST_UNCUT:
+        megabytes = tiles * 64 * 1152e-6 * 132 / processors
+        return 9.5 + 0.45 * rows + 1.6 * (heads > 64) + min(megabytes, 50) / 2.62 + max(megabytes - 50, 0) / 3.9
+    workers = max(processors // -(-heads // 64), 1)
+    return 13.7 + 0.94 * rows + 0.7 * (heads > 64) + (2.2 if heads > 64 else 2.61) * tiles / workers
