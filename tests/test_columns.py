@@ -121,7 +121,8 @@ def test_lines_that_come_or_change_are_seen(kept, real_rows, monkeypatch):
         file.write(json.dumps(row) + "\n" + "{broken\n" + json.dumps(row)[:40])
     catalog = Catalog.open(real_rows)
     rows = catalog.traces("rms_norm")
-    assert (len(rows), catalog.warnings) == (len(plainly(monkeypatch, real_rows)[0]) - 35, catalog.warnings)
+    lines = plainly(monkeypatch, real_rows)[0]
+    assert len(rows) == sum(each.definition == "rms_norm" for each in lines) < len(lines)
     assert rows[-1].session == "another" and "1 other line" in catalog.warnings[0]
     kept_parts = {each.name for each in kept.rglob("*.parquet")} & set(before)
     assert len(kept_parts) >= len(before) - 1  # but for the last one of the file
