@@ -138,8 +138,8 @@ struct Kernel {
 
     __device__ __forceinline__ uint32_t at(const void* place) const { return shared_address(place); }
 
-    // One of ISSUERS threads: the tokens of all pieces. Each loads its share of a tile's pages where a tile has several:
-    // a thread needs some 40 cycles for a box, and pages of 16 tokens make 36 of a tile.
+    // One of ISSUERS threads: the tokens of all pieces. Each loads its share of a tile's pages where a tile has several,
+    // since a thread asks for boxes one after the other, and pages of 16 tokens make 36 of a tile.
     __device__ __forceinline__ void load_tokens(int issuer) {
         if (issuer > 0 && (call.block_table == nullptr || issuer * page_rows<TILE>(1 << call.page_bits) >= TILE)) return;
         Piece piece;
