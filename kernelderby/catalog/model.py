@@ -202,7 +202,6 @@ class Solution:
     same_code: tuple[frozenset[str], ...] = ()
     same_kernels: tuple[tuple[str, str, frozenset[str] | None], ...] = ()
     _hashes: dict[str, str] = field(default_factory=dict, init=False, compare=False, repr=False)
-    _known: dict[tuple[str, str | None], bool] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     def __repr__(self) -> str:
         return f"Solution({self.name!r} by {self.author} for {self.definition})"
@@ -233,12 +232,6 @@ class Solution:
     def has_kernels(self, recorded: str, uuid: str | None = None) -> bool:
         """Whether a row with this hash was measured at least with the present kernels, launched in the same way on that
         workload (None: on any workload). Then its graph times count."""
-        place = recorded, uuid
-        if place not in self._known:  # a page asks for each row many times
-            self._known[place] = self._reaches_kernels(recorded, uuid)
-        return self._known[place]
-
-    def _reaches_kernels(self, recorded: str, uuid: str | None) -> bool:
         reached = {self.code_of(recorded)}
         edges = [
             {self.code_of(before), self.code_of(after)}
