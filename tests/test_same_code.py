@@ -143,6 +143,42 @@ def test_a_cuda_token_counts(old, new):
     assert old in CUDA and cpp_form(CUDA.replace(old, new)) != cpp_form(CUDA)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "// remark\r v = @;\n",
+        'const char* s = "abc\\ \n// @ ";\n',
+        'const char* s = "abc\\\f\n// @ ";\n',
+        "auto s = STRING(' // @\n);\n",
+        "DROP(' /* \n) v = @; /* */\n",
+        "DROP(1'a/*') v = @; DROP('*/1'x)\n",
+        "/* remark *\\\n/ v = @; /* */\n",
+        "// ??/\n /*\n v = @; // */\n",
+        "%:include <//h@.h>\n",
+        "#/**/include <//h@.h>\n",
+        "#include/**/<//h@.h>\n",
+        "#\\\ninclude <//h@.h>\n",
+        "#in\\\nclude <//h@.h>\n",
+        "#import <//h@.h>\n",
+        "import <//h@.h>;\n",
+        "#if __has_include(<//h@.h>)\n",
+        "auto s = STRING(a\u00a0@b);\n",
+    ],
+)
+def test_what_a_compiler_reads_otherwise_counts(text):
+    """What looks like a comment is code, or part of a string or of a header's name."""
+    assert cpp_form(text.replace("@", "1")) != cpp_form(text.replace("@", "2"))
+    assert cpp_form(text.replace("@", " "), True) != cpp_form(text.replace("@", ""), True)
+
+
+@pytest.mark.parametrize(
+    "define", ["/* */ #define STRING(x) #x", "#define STRING(x) /*\n*/ #x", "#/**/define STRING(x) #x"]
+)
+def test_a_macro_that_makes_strings_is_found_in_every_form(define):
+    macros = {"a.cuh": define + "\n", "b.cu": "char* a = STRING(x+y);"}
+    assert running_parts(macros) != running_parts(macros | {"b.cu": "char* a = STRING(x + y);"})
+
+
 def test_white_space_counts_where_tokens_become_strings():
     macros = {"a.cuh": "#define STRING(x) #x\n", "b.cu": "char* a = STRING(x+y);"}
     assert running_parts(macros) != running_parts(macros | {"b.cu": "char* a = STRING(x + y);"})

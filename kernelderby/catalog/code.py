@@ -2,9 +2,9 @@
 
 Python: the syntax tree without docstrings; they stay where the file names `__doc__`. C++ and CUDA: the tokens, every
 preprocessor directive on a line of its own, strings word for word. White space counts, as one blank, where a solution
-turns tokens into strings (`#argument` in a macro). Other files, files that do not parse, and Python in another encoding
-than UTF-8 count with their whole text. Two texts of one form run alike, except for code that reads its own text or line
-numbers (`__LINE__`, tracebacks).
+turns tokens into strings (`#argument` in a macro). Other files, files that do not parse, Python in another encoding
+than UTF-8, and C++ that a compiler may read in another way count with their whole text. Two texts of one form run
+alike, except for code that reads its own text or line numbers (`__LINE__`, tracebacks).
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
 _CPP = (".cu", ".cuh", ".cpp", ".cc", ".cxx", ".c", ".h", ".hpp", ".hh", ".inl")
-_SPLICE = r"\\[ \t]*\r?\n"
+_SPLICE = r"\\\r?\n"
 _TOKEN = re.compile(
     rf"""
     (?P<literal> (?:u8|[uUL])?R"(?P<fence>[^()\\\s]{{0,16}})\(.*?\)(?P=fence)"
                | (?:u8|[uUL])?(?:"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)+') )
-  | (?P<blank> //(?:{_SPLICE}|[^\n])* | /\*.*?\*/ | [^\S\n]+ )
+  | (?P<blank> //(?:{_SPLICE}|[^\n])* | /\*.*?\*/ | [ \t\r\f\v]+ )
   | (?P<splice> {_SPLICE} )
   | (?P<newline> \n )
   | (?P<directive> \#[ \t]*(?:include(?:_next)?[ \t]*(?:<[^>\n]*>|"[^"\n]*") | define[ \t]+[^\W\d][\w$]*\(?) )
@@ -36,7 +36,13 @@ _REST_OF_STRING = {quote: re.compile(rf"(?:[^{quote}\\\n]|\\.)*", re.DOTALL) for
 _RAW = re.compile(r'"[^()\\\s]{0,16}\(')
 _MOST_IN_VAIN = 2_000_000  # letters: a tenth of a second; the text of a solution has some thousands
 _MOST_PARSED = 4 << 20  # letters of a solution: 2 GB and ten seconds; those of this set have 0.2 million
-_STRINGISES = re.compile(rf"^[ \t]*#[ \t]*define\b(?:{_SPLICE}|[^\n])*?[^#\n]#[ \t]*[^\W\d]", re.MULTILINE)
+# Compilers read these in another way than _TOKEN: a carriage return that ends a line, blanks in a splice, a splice in
+# the end of a comment, digraphs and trigraphs.
+_READ_OTHERWISE = re.compile(rf"\r(?!\n)|\\[ \t\f\v\0]+\r?\n|\*(?:{_SPLICE})+/|%:|\?\?[=/]")
+# Outside of a plain directive: a header's name may stand behind them, in which `//` is no comment.
+_OF_DIRECTIVES = {"define", "embed", "include", "include_next"}
+_OF_DIRECTIVES |= {"__has_embed", "__has_include", "__has_include_next"}
+_STRINGISES = re.compile(r"[^\n] # ")  # in a form: `#` that begins no line
 
 
 def running_parts(sources: Mapping[str, str]) -> list[tuple[str, str]]:
@@ -44,14 +50,17 @@ def running_parts(sources: Mapping[str, str]) -> list[tuple[str, str]]:
     times the memory of its text."""
     if sum(map(len, sources.values())) > _MOST_PARSED:
         return sorted(sources.items())
-    spaced = any(path.endswith(_CPP) and _STRINGISES.search(text) is not None for path, text in sources.items())
-    return sorted((path, _running(path, text, spaced)) for path, text in sources.items())
+    forms = {path: _running(path, text) for path, text in sources.items()}
+    of_cpp = [path for path in sources if path.endswith(_CPP)]
+    if any(forms[path] is sources[path] or _STRINGISES.search(forms[path]) for path in of_cpp):
+        forms |= {path: cpp_form(sources[path], True) for path in of_cpp}
+    return sorted(forms.items())
 
 
-def _running(path: str, text: str, spaced: bool) -> str:
+def _running(path: str, text: str) -> str:
     if path.endswith(".py"):
         return python_form(text)
-    return cpp_form(text, spaced) if path.endswith(_CPP) else text
+    return cpp_form(text) if path.endswith(_CPP) else text
 
 
 @lru_cache(1024)
@@ -102,15 +111,16 @@ def _form_of(value: object, docstrings: bool) -> str:
 @lru_cache(1024)
 def cpp_form(text: str, spaced: bool = False) -> str:
     """The tokens with a blank between two. spaced: two blanks if the text has white space or a comment there. The text
-    itself if too much of it is looked through for ends that are not there."""
+    itself if a compiler may read it in another way."""
     try:
-        return " ".join(_tokens(text, spaced))
-    except _Endless:
+        return text if _READ_OTHERWISE.search(text) else " ".join(_tokens(text, spaced))
+    except _Unsure:
         return text
 
 
-class _Endless(Exception):
-    """Quotation marks and comments that nothing ends would take hours: the rest is looked through for each."""
+class _Unsure(Exception):
+    """A compiler may read the text in another way. So may it quotation marks that nothing ends; and many of them, or of
+    comments, would take hours: the rest is looked through for each."""
 
 
 def _looked_through(text: str, match: re.Match[str]) -> int:
@@ -124,29 +134,39 @@ def _looked_through(text: str, match: re.Match[str]) -> int:
 
 
 def _tokens(text: str, spaced: bool) -> Iterator[str]:
-    is_start, in_directive, was_blank, is_define = True, False, False, False
+    is_start, in_directive, was_blank = True, False, False
     in_vain = 0
     for match in _TOKEN.finditer(text):
         kind, token = match.lastgroup, match[0]
         if kind in ("sign", "name") and (in_vain := in_vain + _looked_through(text, match)) > _MOST_IN_VAIN:
-            raise _Endless
+            raise _Unsure
         if kind == "newline":
             if in_directive:
                 yield "\n"
-            is_start, in_directive, was_blank, is_define = True, False, True, False
+            is_start, in_directive, was_blank = True, False, True
         elif kind == "blank":
             was_blank = True
         elif kind == "splice":
-            if text[match.start() - 1 : match.start()].isspace() or text[match.end() : match.end() + 1].isspace():
-                was_blank = True
-            else:
-                yield "\\"  # it may stand inside of a name
+            if not (text[match.start() - 1 : match.start()].isspace() or text[match.end() : match.end() + 1].isspace()):
+                raise _Unsure  # it may stand inside of a name
+            was_blank = True
+        elif _is_unsure(kind, token, in_directive):
+            raise _Unsure
         else:
             if is_start and token[0] == "#":
                 in_directive = True
                 yield "\n"
-            elif was_blank and (spaced or is_define):
+            elif was_blank and spaced:
                 yield ""
-            is_define = is_define or (in_directive and kind == "name" and token == "define")
             is_start = was_blank = False
             yield re.sub(r"^#\s*define\s+", "#define ", token) if kind == "directive" else token
+
+
+def _is_unsure(kind: str | None, token: str, in_directive: bool) -> bool:
+    """A quotation mark that nothing ends, a directive in another form, or a number with an odd quotation mark, which
+    begins a character before C++14."""
+    if kind == "number":
+        return token.count("'") % 2 == 1
+    if kind == "sign":
+        return token in "\"'"
+    return token == "import" or (in_directive and token in _OF_DIRECTIVES)
