@@ -208,6 +208,33 @@ def test_every_text_of_a_reply_is_quoted():
         assert (kept(*remote.noted([note]), lambda words: None) == note) is stays
 
 
+@pytest.mark.parametrize(("busy_us", "row_us"), [(7.5, 7.5), (8.0, 8.0), (8.05, 8.0), (8.1, None), (24.0, None)])
+def test_a_busy_time_is_no_longer_than_its_span(busy_us, row_us):
+    """No reader takes a row where it is: the next run would measure its solution again."""
+    from kernelderby.measure.wire import remote
+
+    stops = [{"at": at, "iteration": 0} for at in ("ready", "done")]
+    answers = [*stops, sent(Spans([8.0], [], [busy_us], [3.0], [20.0], [0]))]
+
+    class Worker:
+        device = "cuda"
+
+        def send(self, *given, **named): ...
+
+        def tell(self, *given): ...
+
+        def receive(self):
+            return through_the_pipe(answers.pop(0))
+
+    executor = remote.RemoteExecutor(Worker(), 1)
+    if row_us is None:
+        with pytest.raises(Failed, match="busy_us: is longer than the span") as ended:
+            executor.spans("eager", 1, id, lambda _: time.sleep(1e-4))
+        assert ended.value.status is Status.CRASHED
+    else:
+        assert executor.spans("eager", 1, id, lambda _: time.sleep(1e-4)).busy_us == [row_us]
+
+
 @pytest.mark.parametrize("content", [{}, {"ok": 1}, {"ok": "true"}, {"ok": None, "status": ["passed"], "message": {}}])
 def test_only_true_is_ok(content):
     assert through_the_pipe(content).failed.status is Status.CRASHED

@@ -2,10 +2,15 @@
 
 from types import SimpleNamespace
 
+from measuring import CPU, DEFINITION
 from msgspec.structs import replace
 
+from kernelderby.catalog import Catalog
+from kernelderby.measure.run.ledger import Ledger
+from kernelderby.measure.run.plan import Job
+from kernelderby.measure.run.progress import Observer
 from kernelderby.measure.run.rows import append_row, settled_keys
-from kernelderby.rows.measurement import Measurement, Status
+from kernelderby.rows.measurement import Measurement, Status, Timed
 from kernelderby.store.appended import mend_last_line
 
 ROW = Measurement(
@@ -30,6 +35,18 @@ def test_rows_are_appended_one_a_line(tmp_path):
     append_row(path, ROW)
     assert path.read_text().count("\n") == 2
     assert mend_last_line(path) is None
+
+
+def test_a_row_that_readers_would_leave_out_is_a_crash(misbehaviours):
+    """Its solution would be measured again without end."""
+    catalog = Catalog.open(misbehaviours)
+    ledger, solution = Ledger(catalog, CPU, "a session", {}, Observer()), catalog.solution("honest")
+    job = Job(catalog.definition(DEFINITION), catalog.workloads(DEFINITION)[0], (solution,))
+    times = {"eager": Timed(2.0, ((2.0,),)), "busy": Timed(6.0, ((6.0,),))}
+    with ledger.neighbours:
+        ledger.write(job, solution, Status.PASSED, "", times=times, latency_us=2.0, samples_us=((2.0,),))
+    [read] = Catalog.open(misbehaviours).traces(DEFINITION)
+    assert read.status is Status.CRASHED and "contradict each other" in read.message and read.environment["tries"] == 1
 
 
 def test_repair_moves_a_cut_line_aside(tmp_path):

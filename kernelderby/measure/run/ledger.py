@@ -20,9 +20,18 @@ from kernelderby.measure.run.neighbours import Neighbours
 from kernelderby.measure.run.plan import Job
 from kernelderby.measure.run.progress import Observer
 from kernelderby.measure.run.racer import Racer
-from kernelderby.measure.run.rows import TRIED_AGAIN, TRIES, RowKey, append_row, make_ready, set_aside_foreign
+from kernelderby.measure.run.rows import (
+    TRIED_AGAIN,
+    TRIES,
+    RowKey,
+    append_row,
+    expect_readable,
+    make_ready,
+    set_aside_foreign,
+)
 from kernelderby.measure.run.seal import Seal
-from kernelderby.measure.wire.quoted import hash_of, kept
+from kernelderby.measure.wire.quoted import hash_of, kept, quoted
+from kernelderby.measure.wire.replies import nonsense
 from kernelderby.measure.wire.sources import cache_folder
 from kernelderby.rows.measurement import Measurement, Status
 from kernelderby.rows.row import JUDGE_WITHOUT_MEMORY
@@ -129,6 +138,13 @@ class Ledger:
             shape=_unlisted(job.workload.raw),
             **numbers,
         )
+        try:
+            expect_readable(row)
+        except DerbyError as error:
+            if status is not Status.PASSED:
+                raise
+            ended = nonsense(f"its process's numbers contradict each other: {quoted(str(error))}")
+            return self.write(job, solution, ended.status, ended.message, racer)
         if racer and self._is_racing:
             self._held.append((job, row))
         else:

@@ -70,6 +70,11 @@ def append_row(path: Path, row: Measurement) -> str:
     return line
 
 
+def expect_readable(row: Measurement) -> None:
+    """DerbyError if readers would leave the row out: then its solution would be measured again without end."""
+    Measurement.from_trace(json.loads(line_of(row.to_trace())))
+
+
 def line_of(trace: dict[str, Any]) -> str:
     line = json.dumps(trace, ensure_ascii=False, allow_nan=False)
     return line.encode("utf-8", "replace").decode()  # a message may hold half a surrogate pair

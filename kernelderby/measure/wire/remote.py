@@ -45,6 +45,7 @@ _NOTES = re.compile(
     r"|the clock of the records was off, and set by the flushes"
 )
 _NUMBER = re.compile(r"\d+")
+_CLOCKS = 1.01  # of a span: what a busy time in it may exceed it by
 _ARMED_SECONDS = 0.25  # time to enqueue some calls; a call that reads its inputs on the host waits for them
 _WRONG = {Status.WRONG_SHAPE, Status.WRONG_DTYPE}  # that a worker may report; the judge gives the others
 
@@ -119,11 +120,12 @@ class RemoteExecutor:
                 raise nonsense(
                     f"the worker's answer: {name}: holds {counted(count, 'number')}, where {iterations} were asked for"
                 )
+        for busy, span in zip(taken.busy_us, taken.spans_us, strict=False):
+            if busy > _CLOCKS * span:  # no reader would take the row
+                raise nonsense("the worker's answer: busy_us: is longer than the span around it")
         outside = taken.outside if taken.busy_us else []
-        times = {
-            name: _in_nanoseconds(getattr(taken, name), longest_us)
-            for name in ("spans_us", "busy_us", "host_us", "wall_us")
-        }
+        times = {name: _in_nanoseconds(getattr(taken, name), longest_us) for name in ("spans_us", "host_us", "wall_us")}
+        times["busy_us"] = _in_nanoseconds(taken.busy_us, times["spans_us"])
         return msgspec.structs.replace(taken, **times, notes=noted(taken.notes), outside=outside)
 
     def relay(self, kind: str, which: int, drive: Callable[[], None], release: Callable[[], None], waits: bool) -> bool:
@@ -200,8 +202,8 @@ def _described(sets: Sequence[BufferSet]) -> tuple[list[dict[str, Any]], list[in
 
 
 def _in_nanoseconds(times_us: Sequence[float], longest_us: Sequence[float]) -> list[float]:
-    """Rounded to the timers' resolution, and no longer than the judge waited, since further digits could spell
-    messages, and rows keep them."""
+    """Rounded to the timers' resolution, and no longer than the judge waited (or than its span, for a busy time), since
+    further digits could spell messages, and rows keep them."""
     return [max(1e-3, round(min(each, most), 3)) for each, most in zip(times_us, longest_us, strict=False)]
 
 
