@@ -212,11 +212,13 @@ def test_whoever_knows_its_times_is_not_measured_once_more(message, times, crowd
     assert contest._is_crowded_out(SimpleNamespace(times=times), Failed(Status.OUT_OF_MEMORY, message)) is crowded
 
 
-def test_who_takes_the_judges_memory_with_its_times_in_hand_is_not_tried_without_end(tmp_path, monkeypatch):
+@pytest.mark.parametrize("part", ["_prepared", "_doubt"])
+def test_who_takes_the_judges_memory_is_not_tried_without_end(tmp_path, monkeypatch, part):
+    """It may know its times: by the judge's turns, or by a clock of its own before them."""
     from kernelderby.measure.run.contest import Contest
 
     monkeypatch.setattr(
-        Contest, "_doubt", lambda self, racer: Failed(Status.OUT_OF_MEMORY, f"{JUDGE_WITHOUT_MEMORY}: 1 GiB")
+        Contest, part, lambda self, racer: Failed(Status.OUT_OF_MEMORY, f"{JUDGE_WITHOUT_MEMORY}: 1 GiB")
     )
     root = copied_set(tmp_path)
     found = [measure(root, ["honest"], workloads=("8",)) for _ in range(TRIES + 1)]

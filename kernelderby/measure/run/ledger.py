@@ -34,7 +34,6 @@ from kernelderby.measure.wire.quoted import hash_of, kept, quoted
 from kernelderby.measure.wire.replies import nonsense
 from kernelderby.measure.wire.sources import cache_folder
 from kernelderby.rows.measurement import Measurement, Status
-from kernelderby.rows.row import JUDGE_WITHOUT_MEMORY
 
 
 class Logs:
@@ -116,12 +115,10 @@ class Ledger:
         message = self.logs.kept(about, message)
         if status in TRIED_AGAIN:
             key = solution.name, job.workload.uuid, self._machine.name, self._machine.protocol
-            # With times in hand and nobody beside it, a solution may have taken the memory to get rid of them.
-            knew = racer is not None and bool(racer.times) and len(job.solutions) == 1
-            is_try = knew or not message.startswith(JUDGE_WITHOUT_MEMORY)
-            self.tries[key] = environment["tries"] = self.tries.get(key, 0) + is_try
+            # Also where the judge had no memory: a solution may have taken it to get rid of its times.
+            self.tries[key] = environment["tries"] = self.tries.get(key, 0) + 1
             then = "it counts" if self.tries[key] >= TRIES else "the next run tries again"
-            message = f"{message} (try {self.tries[key]} of {TRIES}: {then})" if is_try else message
+            message = f"{message} (try {self.tries[key]} of {TRIES}: {then})"
         row = Measurement(
             definition=job.definition.name,
             workload=job.workload.raw["workload"],

@@ -37,7 +37,7 @@ def settled_keys(rows: Iterable[Measurement], solutions: Iterable[Solution]) -> 
 
 def tries_of(rows: Iterable[Measurement], solutions: Iterable[Solution]) -> dict[RowKey, int | None]:
     """For each key with a row of the present code: the number of successive tries in its newest row, None if that row
-    is final. A case for which the judge had no memory does not count as a try."""
+    is final. In former rows a case for which the judge had no memory was no try."""
     known = {solution.name: solution for solution in solutions}
     found = newest(
         (
