@@ -178,6 +178,22 @@ def test_a_checksum_takes_odd_sizes_and_nothing():
     assert checksum({"x": torch.empty(0, 7)}) == {"x": 0}
 
 
+def test_a_boolean_that_is_not_written_is_true_in_one_round_and_false_in_the_other():
+    """Otherwise a solution that writes the False ones alone would pass."""
+    out, seen = torch.zeros(3, dtype=torch.bool), []
+    for byte in correctness.POISON:
+        make_ready({}, {"out": out}, {}, byte)
+        seen.append(out.view(torch.uint8).tolist())
+    assert seen == [[1, 1, 1], [0, 0, 0]]
+
+
+def test_large_integers_are_compared_exactly(definition):
+    exact = with_tolerances(definition, (0.0, 0.0, 1.0))
+    verdict = judged(exact, [2**60 + 1, -(2**63), 5], [2**60, 2**63 - 1, 5])
+    assert verdict.status is Status.WRONG_VALUES and verdict.message.startswith("t0: 2 of 3 elements")
+    assert judged(exact, [2**60 + 1, -(2**63)], [2**60 + 1, -(2**63)]).status is Status.PASSED
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float8_e4m3fn, torch.int8])
 def test_poison_is_found_where_nothing_was_written(dtype):
     out = torch.empty(4, 4).to(dtype)

@@ -163,7 +163,8 @@ def make_ready(inputs: dict[str, Any], outputs: Outputs, in_place: Mapping[str, 
         if name in in_place:
             tensor.copy_(inputs[in_place[name]])
         else:
-            bytes_of(tensor).fill_(byte)
+            # A boolean left unwritten is True in one round and False in the other: all other bytes are True.
+            bytes_of(tensor).fill_(byte >> 7 if tensor.dtype is torch.bool else byte)
 
 
 def still_poisoned(tensor: torch.Tensor, byte: int) -> torch.Tensor:
@@ -184,6 +185,8 @@ def differences(output: torch.Tensor, reference: torch.Tensor) -> tuple[torch.Te
     wide = torch.float32 if reference.is_floating_point() else torch.float64
     x, y = output.to(wide), reference.to(wide)
     absolute = torch.where((x == y) | (x.isnan() & y.isnan()), 0, (x - y).abs())
+    if output.dtype is torch.int64 and reference.dtype is torch.int64:  # from 2^53 on float64 leaves numbers out
+        absolute = torch.where(output == reference, 0, absolute.clamp_min(1))
     return x, y, absolute, absolute / (y.abs() + 1e-8)
 
 
