@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import stat
 import tempfile
 import threading
 from collections.abc import Collection
@@ -20,7 +21,8 @@ from pathlib import Path
 from kernelderby.measure.fence.folders import OF_A_FILE, remove_tree
 from kernelderby.store.files import refusing
 
-_MOST_BYTES, _MOST_FOLDERS = 4 << 30, 100_000  # of the copy with which a run begins
+_MOST_BYTES, _MOST_ENTRIES = 4 << 30, 20_000  # of the copy with which a run begins; a thousand entries take 0.1 s
+_FOR_OTHERS = 0o6002  # a program that runs as the user whoever starts it; what everybody may write
 _LEAST_BYTES = 1 << 20  # of free disk space for it
 
 _lock = threading.Lock()
@@ -70,22 +72,26 @@ def end_run(passed: Collection[str]) -> None:
 
 
 def _can_be_copied(folder: Path) -> bool:
-    """Whether the folder can be copied: holes in files and second names of a file take space only in the copy."""
-    nbytes, folders = 0, [str(folder)]
-    for _ in range(_MOST_FOLDERS):
-        if not folders:
-            return nbytes <= _MOST_BYTES
+    """Whether the folder can be copied, and soon: holes in files and second names of a file take space only in the
+    copy. Not if other users could change it or act as this one by it."""
+    nbytes, number, folders = 0, 0, [str(folder)]
+    while folders:
         try:
+            if os.stat(folders[-1]).st_mode & _FOR_OTHERS & ~stat.S_ISGID:
+                return False
             with os.scandir(folders.pop()) as entries:
                 for entry in entries:
-                    nbytes += entry.stat(follow_symlinks=False).st_size + OF_A_FILE
+                    found, number = entry.stat(follow_symlinks=False), number + 1
+                    nbytes += found.st_size + OF_A_FILE
+                    if nbytes > _MOST_BYTES or number > _MOST_ENTRIES:
+                        return False
                     if entry.is_dir(follow_symlinks=False):
                         folders.append(entry.path)
+                    elif found.st_mode & _FOR_OTHERS and not entry.is_symlink():
+                        return False
         except OSError:  # nested deeper than a path is long
             return False
-        if nbytes > _MOST_BYTES:
-            return False
-    return False
+    return True
 
 
 def _kept(base: Path, solution_hash: str) -> Path:
