@@ -73,10 +73,20 @@ def test_a_run_begins_with_what_the_latest_one_left_that_passed(tmp_path):
     caches.end_run(())
 
 
-@pytest.mark.parametrize("fills", ["a hole", "many names", "deep"])
+@pytest.mark.parametrize("mode", [0o4755, 0o666, 0o777])
+def test_what_other_users_could_use_is_not_kept(tmp_path, mode):
+    folder = caches.of_run(tmp_path, "a")
+    (folder / "program").write_text("")
+    (folder if mode == 0o777 else folder / "program").chmod(mode)
+    caches.end_run(("a",))
+    assert not (tmp_path / "kept/a").exists()
+
+
+@pytest.mark.parametrize("fills", ["a hole", "many names", "many files", "deep"])
 def test_what_grows_when_it_is_copied_is_not_kept(tmp_path, monkeypatch, fills):
-    """A file that is one hole takes no room, nor does a second name of a file."""
+    """A file that is one hole takes no room, nor does a second name of a file. Many files take long."""
     monkeypatch.setattr(caches, "_MOST_BYTES", 8 << 20)
+    monkeypatch.setattr(caches, "_MOST_ENTRIES", 500)
     folder = caches.of_run(tmp_path, "a")
     if fills == "a hole":
         with open(folder / "file", "wb") as file:
@@ -85,6 +95,9 @@ def test_what_grows_when_it_is_copied_is_not_kept(tmp_path, monkeypatch, fills):
         (folder / "file").write_bytes(bytes(1 << 20))
         for number in range(8):
             os.link(folder / "file", folder / f"{number}")
+    elif fills == "many files":
+        for number in range(501):
+            (folder / f"{number}").touch()
     else:
         monkeypatch.chdir(folder)
         for _ in range(1000):
@@ -266,6 +279,9 @@ try:
     resource.setrlimit(resource.RLIMIT_RTTIME, (5, 5))
 except ValueError:  # EPERM, as Python tells it
     assert resource.getrlimit(resource.RLIMIT_RTTIME)[1] == most
+limits = resource.getrlimit(resource.RLIMIT_CORE)
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+assert resource.getrlimit(resource.RLIMIT_CORE) == limits, "no effect, and no error"
 resource.setrlimit(resource.RLIMIT_NOFILE, (500, 500))
 if os.uname().machine == "x86_64":
     assert libc.syscall(56, 0x10000000 | 17, 0, 0, 0, 0) == -1, "a user namespace by clone"
@@ -280,10 +296,10 @@ assert libc.syscall(469, 0, 0, 0, 0, 0) == -1 and ctypes.get_errno() == errno.EO
 assert len(fcntl.ioctl(opened, 0x541B, bytes(4))) == 4, "how many bytes can be read"
 fcntl.lockf(opened, fcntl.LOCK_SH)
 fcntl.fcntl(opened, fcntl.F_SETFD, fcntl.FD_CLOEXEC)
-for mode in (0, 0o400, 0o600):
+for mode in (0, 0o400, 0o600, 0o4755, 0o2755):
     file.chmod(mode)
 os.chown(file, 12345, 12345)
-assert file.stat().st_mode & 0o777 == 0o640 and file.stat().st_uid == os.getuid()
+assert file.stat().st_mode & 0o7777 == 0o640 and file.stat().st_uid == os.getuid()
 file.chmod(0o755)
 assert file.stat().st_mode & 0o777 == 0o755
 (held,) = [int(line.split()[1], 16) for line in Path("/proc/self/status").read_text().splitlines() if "CapEff" in line]

@@ -65,9 +65,10 @@ _WITHOUT_EFFECT = {"chown": (92, None), "lchown": (94, None), "fchown": (93, 55)
 # processes, each of which starts the next one and ends, no list would ever be complete.
 _LEAVING = {"setsid": (112, 157), "setpgid": (109, 154)}
 # Name: numbers, and the argument with the mode. The call has no effect unless the owner keeps all permissions, since
-# landlock does not cover permissions. A linker can still make its output executable.
+# landlock does not cover permissions, nor if others would run the file as its owner. A linker can still make its output
+# executable.
 _MODES = {"chmod": ((90, None), 1), "fchmod": ((91, 52), 1), "fchmodat": ((268, 53), 2), "fchmodat2": ((452, 452), 2)}
-_OF_THE_OWNER = 0o700
+_OF_THE_OWNER, _AS_ITS_OWNER = 0o700, 0o6000
 # Calls on the process in the first argument; refused for processes of the run.
 _TARGETED = {
     **{"kill": (62, 129), "tkill": (200, 130), "tgkill": (234, 131), "rt_sigqueueinfo": (129, 138)},
@@ -83,7 +84,8 @@ _OF_ITSELF = {
     **{"setpriority": ((141, 140), 1), "ioprio_set": ((251, 30), 1)},
 }
 _OF_THE_USER = {"setpriority": 2, "ioprio_set": 3}  # first argument: all that the user runs
-# RLIMIT_RTTIME carries the worker's mark, see marks.py; by RLIMIT_CORE no core is written, see serve.py.
+# RLIMIT_RTTIME carries the worker's mark, see marks.py; by RLIMIT_CORE no core is written, see serve.py. A new core
+# limit has no effect: scripts that set it to 0 want the same.
 _RTTIME, _CORE = 15, 4
 # Name: numbers, the argument, and its refused values.
 _WITH = {
@@ -281,8 +283,9 @@ def _program(targets: Collection[int], has_service: bool, of_judge: bool) -> byt
         code += _rule(numbers[column], [*_of_itself(name), *itself, _REFUSED_HERE])
     for name, (numbers, argument) in _MODES.items():
         least = 0o600 if of_judge and name == "fchmod" else _OF_THE_OWNER
-        all_of_it = [_argument(argument), (_AND, 0, 0, least), (_EQUAL, 0, 1, least)]
-        code += _rule(numbers[column], [*all_of_it, (_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _FAIL)])
+        as_owner = [_argument(argument), (_ANY_BIT, 0, 1, _AS_ITS_OWNER), (_RETURN, 0, 0, _FAIL)]
+        all_of_it = [(_AND, 0, 0, least), (_EQUAL, 0, 1, least)]
+        code += _rule(numbers[column], [*as_owner, *all_of_it, (_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _FAIL)])
     return _packed([*code, (_RETURN, 0, 0, _ALLOW)])
 
 
@@ -299,8 +302,11 @@ def _of_itself(name: str) -> list[Instruction]:
         return _answered_when(0, [_OF_THE_USER[name]], _REFUSE)[:-1]
     if name == "prlimit64":  # a new limit, in whichever half of its address a bit is set
         looks = [(_EQUAL, 0, 1, 0), (_RETURN, 0, 0, _ALLOW)]
-        halves = [_argument(2), (_EQUAL, 0, 3, 0), (_LOAD, 0, 0, _ARGUMENTS + 8 * 2 + 4), *looks, _REFUSED_HERE]
-        return [_argument(1), (_EQUAL, 1, 0, _RTTIME), (_EQUAL, 0, len(halves), _CORE), *halves]
+        halves = [_argument(2), (_EQUAL, 0, 3, 0), (_LOAD, 0, 0, _ARGUMENTS + 8 * 2 + 4), *looks]
+        code = []
+        for limit, answered in ((_RTTIME, _REFUSED_HERE), (_CORE, (_RETURN, 0, 0, _FAIL))):
+            code += [_argument(1), (_EQUAL, 0, len(halves) + 1, limit), *halves, answered]
+        return code
     return []
 
 

@@ -10,6 +10,7 @@ SLOW = True
 
 faulthandler.enable()
 sys.setrecursionlimit(5000)
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 resource.setrlimit(resource.RLIMIT_NOFILE, (4096, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 
 
