@@ -156,12 +156,32 @@ def test_an_answer_of_many_names_is_soon_explained():
     assert time.monotonic() - start < 60
 
 
+OF_MEMORY = [
+    MemoryError(),
+    OSError(errno.ENOMEM, "Cannot allocate memory"),
+    RuntimeError("CUDA error: out of memory"),
+    RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    RuntimeError("Triton Error [CUDA]: out of memory"),
+    RuntimeError("[enforce fail at alloc_cpu.cpp:124] err == 0. DefaultCPUAllocator: can't allocate memory"),
+]
+
+
+@pytest.mark.parametrize("error", OF_MEMORY)
+def test_a_definition_is_not_blamed_for_a_lack_of_memory(error):
+    from types import SimpleNamespace
+
+    from kernelderby.measure.judge.definition import blamed_on
+
+    with pytest.raises(MemoryError), blamed_on(SimpleNamespace(place="d.py"), "run raises"):
+        raise error
+
+
 @pytest.mark.parametrize(
     "error",
     [
         OSError(errno.ENOSPC, "No space left on device"),
         RuntimeError("nvcc ended with 1: error: No space left on device"),
-        MemoryError(),
+        *OF_MEMORY,
     ],
 )
 def test_who_finds_no_room_is_tried_again(error):

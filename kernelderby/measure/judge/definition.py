@@ -11,6 +11,7 @@ import torch
 
 from kernelderby.catalog import Definition
 from kernelderby.errors import DerbyError
+from kernelderby.measure.wire import memory
 from kernelderby.measure.wire.sources import import_file, write_once
 
 _modules: dict[str, ModuleType] = {}
@@ -27,12 +28,15 @@ class Uncountable(Exception):
 @contextmanager
 def blamed_on(definition: Definition, what: str) -> Iterator[None]:
     """DefinitionFailed for whatever is raised inside, sys.exit() too: the definition, `what` ("run raises"), the error.
-    Memory that runs out does so by the case's size, and goes through; so does a signal to this process."""
+    Memory that runs out does so by the case's size, and goes through, as MemoryError or torch.OutOfMemoryError; so does
+    a signal to this process."""
     try:
         yield
     except (MemoryError, torch.OutOfMemoryError, KeyboardInterrupt, DerbyError, Uncountable):
         raise
     except BaseException as error:
+        if memory.ran_out(error):
+            raise MemoryError(str(error)) from error
         if isinstance(error, SystemExit) and type(error) is not SystemExit:  # cli/signals.py: Signalled
             raise
         message = " ".join(f"{type(error).__name__}: {error}".split())[:300]

@@ -8,6 +8,7 @@ import subprocess
 import traceback
 from pathlib import Path
 
+from kernelderby.measure.wire import memory
 from kernelderby.measure.wire.replies import UNHEARD, errors_of
 from kernelderby.rows.measurement import Status
 
@@ -24,21 +25,8 @@ _NO_ROOM = "No space left on device"  # the disk, which a rival may have filled
 
 
 def status_of(error: BaseException, otherwise: Status) -> Status:
-    try:
-        import torch
-    except (ImportError, OSError):  # the machine has no torch, or one that does not load: this was raised
-        return otherwise
-    text = str(error)
-    if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or getattr(error, "errno", 0) == errno.ENOMEM:
-        return Status.OUT_OF_MEMORY
-    if getattr(error, "errno", 0) == errno.ENOSPC or _NO_ROOM in text:
-        return Status.OUT_OF_MEMORY
-    if isinstance(error, RuntimeError) and any(
-        sign in text
-        for sign in ("can't allocate memory", "not enough memory", "CUDA error: out of memory", "CUDA out of memory")
-    ):
-        return Status.OUT_OF_MEMORY
-    return otherwise
+    has_no_room = getattr(error, "errno", 0) == errno.ENOSPC or _NO_ROOM in str(error)
+    return Status.OUT_OF_MEMORY if has_no_room or memory.ran_out(error) else otherwise
 
 
 _FRAMES = 200
