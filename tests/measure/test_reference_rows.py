@@ -34,10 +34,15 @@ def test_some_rows_are_those_of_the_whole(name):
         whole = {key: value.to(torch.float32) for key, value in reference_outputs(definition, module, inputs).items()}
         count = len(next(iter(whole.values())))
         rows = sorted({0, count // 2, count - 1}) if count else []
-        assert judge(definition, module, *some_rows(module, inputs, whole, rows)).status is Status.PASSED, case
+        assert judge(definition, module, *some_rows(definition, module, inputs, whole, rows)).status is Status.PASSED, (
+            case
+        )
         if count:
             wrong = {key: value + 3 * value.abs().max() for key, value in whole.items()}
-            assert judge(definition, module, *some_rows(module, inputs, wrong, rows)).status is Status.WRONG_VALUES
+            assert (
+                judge(definition, module, *some_rows(definition, module, inputs, wrong, rows)).status
+                is Status.WRONG_VALUES
+            )
 
 
 @pytest.mark.parametrize(

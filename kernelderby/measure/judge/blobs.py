@@ -13,7 +13,7 @@ import torch
 
 from kernelderby.catalog import Catalog, Definition, Workload
 from kernelderby.errors import DerbyError
-from kernelderby.measure.judge.definition import Uncountable, blamed_on, load_definition_module
+from kernelderby.measure.judge.definition import Uncountable, blamed_on, given_by, load_definition_module
 from kernelderby.measure.judge.inputs import read_tensor
 from kernelderby.rows.measurement import Cost
 from kernelderby.store.counts import counted
@@ -109,8 +109,8 @@ def generate(definition: Definition, module: ModuleType, workload: Workload, siz
     """What generate_inputs gives on the CPU; nothing without one. sizes: of every axis. What it raises goes through."""
     make = getattr(module, definition.custom_inputs_entrypoint or "generate_inputs", None)
     values = {**sizes, **workload.scalars, **workload.generator, "seed": workload.seed}
-    tensors: dict[str, Any] = make(values, torch.device("cpu")) if make else {}
-    return tensors
+    found = make(values, torch.device("cpu")) if make else {}
+    return dict(given_by(definition, "generate_inputs", found, found))
 
 
 def _write_blobs(root: Path, definition: Definition, workload: Workload, tensors: dict[str, Any]) -> list[str]:
@@ -129,7 +129,9 @@ def _write_blobs(root: Path, definition: Definition, workload: Workload, tensors
             raise DerbyError(f"{path}: is no name of a .safetensors file; mend the workload's path")
         if path.is_file() and _is_fresh(path, metadata, set(content)):
             continue
-        write_whole(path, with_sorted_metadata(save(content, metadata=metadata)))
+        with blamed_on(definition, f"generate_inputs: workload {workload.uuid}: cannot be saved:"):
+            saved = save(content, metadata=metadata)
+        write_whole(path, with_sorted_metadata(saved))
         changes.append(f"{path}: generated inputs")
     return changes
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from kernelderby.measure.judge.checksums import checksum
 from kernelderby.measure.judge.correctness import POISON, Outputs, still_poisoned, synchronize
-from kernelderby.measure.judge.draws import NORMAL, ODD_ROWS, Draw, bounded, told
+from kernelderby.measure.judge.draws import NORMAL, ODD_ROWS, Draw, bounded, of_definition, told
 from kernelderby.measure.judge.exchange import Exchange, expect_passed, unchanged
 from kernelderby.measure.judge.mismatch import look_closer
 from kernelderby.measure.wire.replies import Verdict, Wrong
@@ -67,7 +67,8 @@ class CheckRounds:
     def _expect_drawn_passed(self) -> None:
         """Wrong at the first one that does not pass, of a round for each of the definition's INPUT_DRAWS and one of odd
         rows: inputs so small, large or skewed that what normal numbers hide decides."""
-        for number, draw in enumerate((*getattr(self._exchange.module, "INPUT_DRAWS", ()), ODD_ROWS)):
+        exchange = self._exchange
+        for number, draw in enumerate((*of_definition(exchange.definition, exchange.module), ODD_ROWS)):
             verdict, *_ = self._round(0, 2 + number, POISON[number % 2], draw)
             expect_passed(verdict, f"with {told(draw)}")
 

@@ -12,7 +12,8 @@ import torch
 
 from kernelderby.catalog import Definition, Tolerance
 from kernelderby.measure.judge.checksums import bytes_of
-from kernelderby.measure.judge.definition import DefinitionFailed, blamed_on
+from kernelderby.measure.judge.definition import DefinitionFailed, blamed_on, given_by
+from kernelderby.measure.wire import memory
 from kernelderby.measure.wire.replies import Verdict, Wrong
 from kernelderby.rows.measurement import Correctness, Status
 from kernelderby.store.counts import counted
@@ -64,12 +65,35 @@ def reference_outputs(definition: Definition, module: ModuleType, inputs: dict[s
         outputs = named_outputs(definition, returned)
     except Wrong as wrong:
         raise DefinitionFailed(f"{definition.place}: run: {wrong}; mend the definition") from wrong
-    for name, tensor in outputs.items():
-        if not isinstance(tensor, torch.Tensor):
-            raise DefinitionFailed(
-                f"{definition.place}: run: {name} is a {type(tensor).__name__}, no tensor; mend the definition"
-            )
-    return outputs
+    return given_by(definition, "run", outputs, definition.outputs)
+
+
+def canonical_pair(
+    definition: Definition, module: ModuleType, inputs: Mapping[str, Any], outputs: Outputs, references: Outputs
+) -> tuple[Outputs, Outputs]:
+    """Outputs and references through the definition's canonical_outputs, if it has one. It may change contents and
+    types, but drops nothing. Wrong if it cannot read the outputs: what they hold is the solution's doing."""
+    hook = "canonical_outputs"
+    if (canonical := getattr(module, hook, None)) is None:
+        return outputs, references
+
+    def read(tensors: Outputs) -> Outputs:
+        found = given_by(definition, hook, canonical(tensors, inputs), definition.outputs, whole=True)
+        for name, tensor in tensors.items():
+            if found[name].shape != tensor.shape:
+                told = f"{name} has shape {tuple(found[name].shape)}, not {tuple(tensor.shape)}"
+                raise DefinitionFailed(f"{definition.place}: {hook}: {told}; mend the definition")
+        return found
+
+    with torch.no_grad():
+        with blamed_on(definition, f"{hook} raises"):
+            expected = read(references)
+        try:
+            return read(outputs), expected
+        except Exception as error:
+            if memory.ran_out(error):
+                raise
+            raise Wrong(Status.WRONG_VALUES, f"{hook} cannot read them: {type(error).__name__}") from error
 
 
 def judge(
@@ -89,15 +113,10 @@ def judge(
                     f"{definition.place}: run: {name} has shape {tuple(references[name].shape)}, the definition says "
                     f"{tuple(tensor.shape)}; mend one of them"
                 )
-        canonical = getattr(module, "canonical_outputs", None)
-        if canonical is not None:
-            with torch.no_grad():
-                with blamed_on(definition, "canonical_outputs raises"):
-                    references = canonical(references, inputs)
-                try:
-                    outputs = canonical(outputs, inputs)
-                except Exception as error:  # what they hold is the solution's doing  # noqa: BLE001
-                    return Verdict(Status.WRONG_VALUES, f"canonical_outputs cannot read them: {type(error).__name__}")
+        try:
+            outputs, references = canonical_pair(definition, module, inputs, outputs, references)
+        except Wrong as wrong:
+            return wrong.verdict
         return compare(definition, outputs, references)
 
 
@@ -106,19 +125,34 @@ def has_rows(module: ModuleType) -> bool:
     return hasattr(module, "REFERENCE_ROWS") or hasattr(module, "reference_rows")
 
 
+def row_dimensions(module: ModuleType, inputs: Mapping[str, Any]) -> dict[str, int]:
+    """REFERENCE_ROWS of a definition's module: input -> the dimension along which it goes with the rows; none without
+    it. ValueError for anything else."""
+    found = getattr(module, "REFERENCE_ROWS", {})
+    for name, dimension in dict(found).items():
+        tensor = inputs.get(name)
+        if not isinstance(tensor, torch.Tensor) or dimension not in range(tensor.dim()):
+            raise ValueError(f"REFERENCE_ROWS: {name!r:.40}: {dimension!r:.40} is no dimension of an input")
+    return dict(found)
+
+
 def some_rows(
-    module: ModuleType, inputs: dict[str, Any], outputs: Outputs, rows: Sequence[int]
+    definition: Definition, module: ModuleType, inputs: dict[str, Any], outputs: Outputs, rows: Sequence[int]
 ) -> tuple[dict[str, Any], Outputs]:
     """The inputs for a reference of these output rows, and these rows of the outputs. By reference_rows(inputs, rows)
-    of the definition's module, or its REFERENCE_ROWS: input -> the dimension along which it goes with the rows."""
-    if hasattr(module, "reference_rows"):
-        taken = module.reference_rows(inputs, list(rows))
-    else:
-        dimensions: dict[str, int] = module.REFERENCE_ROWS
-        taken = {
-            name: _taken(value, dimensions[name], rows) if name in dimensions else value
-            for name, value in inputs.items()
-        }
+    of the definition's module, or its REFERENCE_ROWS."""
+    with blamed_on(definition, "the reference of some rows raises"):
+        if hasattr(module, "reference_rows"):
+            found = module.reference_rows(inputs, list(rows))
+            if set(found) != set(inputs):
+                raise ValueError(f"reference_rows gave {sorted(found)}, not {sorted(inputs)}")
+            taken = {name: found[name] for name in inputs}
+        else:
+            dimensions = row_dimensions(module, inputs)
+            taken = {
+                name: _taken(value, dimensions[name], rows) if name in dimensions else value
+                for name, value in inputs.items()
+            }
     return taken, {name: _taken(tensor, 0, rows) for name, tensor in outputs.items()}
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from types import ModuleType
+from typing import Any
 
 import torch
 
@@ -41,6 +42,30 @@ def blamed_on(definition: Definition, what: str) -> Iterator[None]:
             raise
         message = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         raise DefinitionFailed(f"{definition.place}: {what} {message}; mend the definition") from error
+
+
+def given_by(
+    definition: Definition, hook: str, found: Any, names: Collection[str], whole: bool = False
+) -> dict[str, torch.Tensor]:
+    """What a hook of the definition gave: dense tensors by name. DefinitionFailed for anything else, and for other
+    names than these; whole: if one of them is missing."""
+
+    def failed(told: str) -> DefinitionFailed:
+        return DefinitionFailed(f"{definition.place}: {hook}: {told}; mend the definition")
+
+    if not isinstance(found, Mapping):
+        raise failed(f"gave a {type(found).__name__}, no dict of tensors")
+    if odd := [name for name in found if name not in names]:
+        raise failed(f"gave {odd[0]!r:.40}, not one of {', '.join(names)}")
+    if whole and (missing := [name for name in names if name not in found]):
+        raise failed(f"gave no {missing[0]}")
+    for name, tensor in found.items():
+        if not isinstance(tensor, torch.Tensor):
+            raise failed(f"{name} is a {type(tensor).__name__}, no tensor")
+        if tensor.layout is not torch.strided or tensor.is_complex():
+            kind = "complex" if tensor.is_complex() else str(tensor.layout).removeprefix("torch.")
+            raise failed(f"{name} is a {kind} tensor, and cannot be compared or kept")
+    return dict(found)
 
 
 def load_definition_module(definition: Definition) -> ModuleType:

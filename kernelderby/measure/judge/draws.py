@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 import torch
@@ -24,6 +24,34 @@ NORMAL: Draw = MappingProxyType({})
 # so large that little of an error is rounding's.
 ODD_ROWS: Draw = MappingProxyType({"odd rows": ""})  # no name of an input
 _VALUE, _LARGE = 1.0, 4.0
+
+
+def of_definition(definition: Definition, module: ModuleType) -> tuple[Draw, ...]:
+    """Its INPUT_DRAWS. DefinitionFailed if they are none."""
+    found = getattr(module, "INPUT_DRAWS", ())
+    for draw in found if isinstance(found, (list, tuple)) else [found]:
+        if not isinstance(draw, Mapping):
+            raise _failed(definition, f"{draw!r:.40} is no dict of draws")
+        for name, how in draw.items():
+            spec = definition.inputs.get(name)
+            if not isinstance(how, (int, float, str)) or (spec is not None and spec.shape is None):
+                raise _failed(definition, f"{name!r:.40}: {how!r:.40} changes no tensor")
+            if spec is not None and isinstance(how, str) and how != "same":
+                _summand(definition, name, how)
+    return tuple(found)
+
+
+def _summand(definition: Definition, name: str, how: str) -> float:
+    try:
+        if how.startswith("plus "):
+            return float(how.removeprefix("plus "))
+    except ValueError:
+        pass
+    raise _failed(definition, f'{name}: {how!r:.40} is neither a number nor "plus N" nor "same"')
+
+
+def _failed(definition: Definition, told: str) -> DefinitionFailed:
+    return DefinitionFailed(f"{definition.place}: INPUT_DRAWS: {told}; mend the definition")
 
 
 def told(draw: Draw) -> str:
@@ -81,10 +109,5 @@ def apply(definition: Definition, draw: Draw, inputs: dict[str, Any]) -> None:
             inputs[name].mul_(how)
         elif how == "same":
             inputs[name].copy_(inputs[name].flatten()[:1].clone().expand(inputs[name].shape))
-        elif how.startswith("plus "):
-            inputs[name].add_(float(how.removeprefix("plus ")))
         else:
-            raise DefinitionFailed(
-                f'{definition.place}: INPUT_DRAWS: {name}: {how!r:.40} is neither a number nor "plus N" nor "same"; '
-                "mend the definition"
-            )
+            inputs[name].add_(_summand(definition, name, how))

@@ -28,10 +28,11 @@ from kernelderby.measure.judge.correctness import (
     judge,
     make_ready,
     reference_outputs,
+    row_dimensions,
     some_rows,
     synchronize,
 )
-from kernelderby.measure.judge.definition import DefinitionFailed
+from kernelderby.measure.judge.definition import DefinitionFailed, blamed_on
 from kernelderby.measure.judge.inputs import InputMaker
 from kernelderby.measure.wire.remote import RemoteExecutor
 from kernelderby.measure.wire.replies import Verdict, Wrong
@@ -333,7 +334,7 @@ class Exchange:
         if rows is not None:
             there, start = len(next(iter(outputs.values()))), time.monotonic()
             drawn = sorted(self.random.sample(range(there), min(rows, there)))
-            own, outputs = some_rows(self.module, own, outputs, drawn)
+            own, outputs = some_rows(self.definition, self.module, own, outputs, drawn)
             verdict = judge(self.definition, self.module, own, outputs)
             self.references.rows_took(time.monotonic() - start)
             return verdict
@@ -351,8 +352,9 @@ class Exchange:
     def _compute_joined(self, calls: list[tuple[int, str]]) -> None:
         """The references of these calls, several in one run of the definition's where its REFERENCE_ROWS tell them
         apart: what it does with the weights of experts, say, is done once."""
-        dimensions: Mapping[str, int] = getattr(self.module, "REFERENCE_ROWS", {})
         inputs, outputs = self.sets[0].inputs, self.sets[0].outputs
+        with blamed_on(self.definition, "the reference of some rows raises"):
+            dimensions = row_dimensions(self.module, inputs)
         tensors = {name for name, value in inputs.items() if isinstance(value, torch.Tensor)}
         if self.reference_seconds < _JOINING_SECONDS or not tensors.difference(self.maker.steady) <= set(dimensions):
             return

@@ -17,7 +17,7 @@ from kernelderby.catalog import Definition, TensorSpec
 from kernelderby.measure.judge import draws
 from kernelderby.measure.judge.cases import Case
 from kernelderby.measure.judge.checksums import bytes_of
-from kernelderby.measure.judge.definition import DefinitionFailed, blamed_on
+from kernelderby.measure.judge.definition import DefinitionFailed, blamed_on, given_by
 from kernelderby.measure.wire.shared import Place, private_set
 
 # Values of random integers, [low, high), as flashinfer-bench 0.1.2 draws them (bench/utils.py).
@@ -119,8 +119,15 @@ class InputMaker:
             self.is_slow_to_generate = time.monotonic() - start > _QUICK_SECONDS
         return places
 
+    def _tensor_names(self) -> list[str]:
+        return [name for name in self.definition.inputs if name not in self.case.scalars]
+
     def output_places(self) -> dict[str, Place]:
-        """The same of the outputs."""
+        """The same of the outputs. DefinitionFailed if one cannot be compared: torch computes nothing with 4 bits."""
+        for name, spec in self.definition.outputs.items():
+            if spec.dtype == "float4_e2m1":
+                told = f"outputs.{name}: {spec.dtype} cannot be compared; write uint8, two values in each"
+                raise DefinitionFailed(f"{self.definition.place}: {told}")
         return {name: place_of(spec, self.case.sizes) for name, spec in self.definition.outputs.items()}
 
     def make(self, variant: int = 0, random_variant: int | None = None) -> dict[str, Any]:
@@ -183,6 +190,7 @@ class InputMaker:
         generator = torch.Generator(device=self.device).manual_seed(self._number("same work", variant))
         with blamed_on(self.definition, "same_work raises"):
             found = self._same_work(self._contents(0), generator)
+        found = given_by(self.definition, "same_work", found, self._tensor_names())
         return {name: tensor for name, tensor in found.items() if not self.definition.inputs[name].constant}
 
     def _generated_variant(self, variant: str) -> int | str:
@@ -220,9 +228,13 @@ class InputMaker:
             # The published contents are seeded by the uuid, which everybody knows; others by the secret, where is one.
             hidden = bool(variant) and bool(self._secret)
             seed = self._number("generated", variant) if hidden or isinstance(variant, str) else case.seed + variant
-            with blamed_on(self.definition, f"{getattr(self._generate, '__name__', 'generate_inputs')} raises"):
-                values = {**case.sizes, **case.scalars, **case.generator, **further, "seed": seed}
-                return {name: tensor.to(self.device) for name, tensor in self._generate(values, self.device).items()}
+            hook = getattr(self._generate, "__name__", "generate_inputs")
+            with blamed_on(self.definition, f"{hook} raises"):
+                found = self._generate(
+                    {**case.sizes, **case.scalars, **case.generator, **further, "seed": seed}, self.device
+                )
+            found = given_by(self.definition, hook, found, self._tensor_names())
+            return {name: tensor.to(self.device) for name, tensor in found.items()}
         return {name: read_tensor(self.root, where).to(self.device) for name, where in case.files.items()}
 
     def _fill(self, name: str, tensor: torch.Tensor, variant: int | str) -> None:

@@ -12,7 +12,14 @@ import torch
 
 from kernelderby.catalog import Definition
 from kernelderby.errors import DerbyError
-from kernelderby.measure.judge.correctness import DEFAULT_TOLERANCE, Outputs, differences, reference_outputs
+from kernelderby.measure.judge.correctness import (
+    DEFAULT_TOLERANCE,
+    Outputs,
+    canonical_pair,
+    differences,
+    reference_outputs,
+)
+from kernelderby.measure.wire.replies import Wrong
 from kernelderby.store.counts import counted
 
 _FIRST = 4  # elements that are shown
@@ -29,13 +36,10 @@ def look_closer(
     expected = reference_outputs(definition, module, dict(inputs))
     if dump is not None:
         _write(dump, inputs, outputs, expected)
-    canonical = getattr(module, "canonical_outputs", None)
-    if canonical is not None:
-        expected = canonical(expected, inputs)
-        try:
-            outputs = canonical(outputs, inputs)
-        except Exception:  # what they hold is the solution's doing, and the verdict says so  # noqa: BLE001
-            return ()
+    try:
+        outputs, expected = canonical_pair(definition, module, inputs, outputs, expected)
+    except Wrong:  # the verdict says so
+        return ()
     return tuple(line for name in expected for line in _of_output(definition, name, outputs[name], expected[name]))
 
 

@@ -11,8 +11,9 @@ import torch
 from kernelderby.catalog import Catalog, Definition, Solution, Workload
 from kernelderby.hardware import find_gpu
 from kernelderby.measure.clock.timing import CUPTI, Timer, make_timer
+from kernelderby.measure.judge import draws
 from kernelderby.measure.judge.cases import Case, case_of_workload
-from kernelderby.measure.judge.correctness import judge, reference_outputs
+from kernelderby.measure.judge.correctness import has_rows, judge, reference_outputs, some_rows
 from kernelderby.measure.judge.definition import DefinitionFailed, module_of
 from kernelderby.measure.judge.doubt import Claims, Judged, SecondLook, SessionClock, contradiction
 from kernelderby.measure.judge.exchange import Exchange, References
@@ -66,11 +67,20 @@ class JudgesTable:
         return Race(exchange, has_setup=bool(solution.setup))
 
     def breaks_alone(self) -> bool:
-        """Whether the definition's own code fails on this case with no solution near it."""
+        """Whether the definition's own code fails on this case with no solution near it: any part that a race uses."""
+        definition, module, maker = self.definition, self.module, self.maker
         try:
-            inputs = self.maker.make()
-            outputs = reference_outputs(self.definition, self.module, inputs)
-            judge(self.definition, self.module, inputs, outputs)
+            maker.output_places()
+            inputs = maker.make()
+            for draw in draws.of_definition(definition, module):
+                maker.write(inputs, 1, draw=draw)
+                reference_outputs(definition, module, inputs)
+            maker.write(inputs)
+            maker.refresh(inputs, "alone")
+            outputs = reference_outputs(definition, module, inputs)
+            judge(definition, module, inputs, outputs)
+            if has_rows(module) and len(next(iter(outputs.values()))):
+                judge(definition, module, *some_rows(definition, module, inputs, outputs, [0]))
         except DefinitionFailed:
             return True
         except (MemoryError, torch.OutOfMemoryError):
