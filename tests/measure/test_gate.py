@@ -212,6 +212,27 @@ def test_base_against_base_on_a_cpu(derby, tmp_path):
     assert code == {NO_REGRESSION: 0, REGRESSION: 1, CANNOT_TELL: 2}[workload["verdict"]]
 
 
+def test_a_candidate_that_can_no_longer_be_captured_is_told(derby, tmp_path, monkeypatch):
+    """A CPU has no graphs: the base's are made up."""
+    from kernelderby.measure.clock.graphs import NotCapturable
+    from kernelderby.measure.judge.race import Race
+
+    captured = []
+
+    def capture(self):
+        captured.append(self)
+        if len(captured) % 2 == 0:  # base and candidate in turn
+            raise NotCapturable("it allocates", spoiled=False)
+        self.has_graph = True
+
+    monkeypatch.setattr(Race, "capture", capture)
+    words = ("--root", copied_set(tmp_path), "--device", "cpu", "--iterations", 2, "--most-starts", 4, "--json")
+    _, out, _ = derby("gate", "honest", "honest", *words, "--workloads", "8")
+    [workload] = json.loads(out)["workloads"]
+    assert workload["time"] == "eager" and workload["base_us"] > 0
+    assert workload["failure"] == "the candidate has no graph (it allocates), so eager times are compared"
+
+
 OPENS = """
 import torch
 

@@ -6,7 +6,7 @@ import hashlib
 import statistics
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from secrets import randbelow
@@ -72,7 +72,8 @@ class GateSettings:
 
 @dataclass(frozen=True, slots=True)
 class GatedWorkload:
-    """kind: the compared kind of time. failure: why there is nothing to compare; then gated is None."""
+    """kind: the compared kind of time. failure: why there is nothing to compare (then gated is None), or why one side
+    has no graph, so that eager times are compared."""
 
     workload: Workload
     verdict: str
@@ -118,6 +119,7 @@ class Gate:
         self.root = candidate.root
         self._sensors = GpuSensors(machine.gpu.uuid) if machine.gpu else None
         self._workers: dict[str, WorkerProcess] = {}
+        self._without_graph: dict[str, dict[str, str]] = {}  # uuid -> side -> why, where the other side has one
 
     def run(self, workloads: Sequence[Workload]) -> list[GatedWorkload]:
         """The results in the order of the workloads. Each has as many starts as the decision needs, up to the
@@ -143,7 +145,10 @@ class Gate:
                         starts[workload.uuid].append(blocks)
                         result = gated(starts[workload.uuid], self.settings.least, len(workloads), self.settings.most)
                         if is_decided(result, self.settings.most):
-                            found[workload.uuid] = GatedWorkload(workload, result.verdict, kind, result)
+                            without = self._without_graph.get(workload.uuid, {})
+                            told = "; ".join(f"the {side} has no graph ({why})" for side, why in without.items())
+                            told = told and f"{told}, so eager times are compared"
+                            found[workload.uuid] = GatedWorkload(workload, result.verdict, kind, result, told)
                 except _Out as out:  # it does not load
                     found |= {each.uuid: _failed(each, out) for each in left if each.uuid not in found}
                 finally:
@@ -167,10 +172,15 @@ class Gate:
         own = secret.of_workload(self.settings.secret, f"{workload.uuid}/{start}")
         table = JudgesTable.of(self.root, self.definition, workload, self.machine, own)
         races: dict[str, Race] = {}
+        missing: dict[str, str] = {}  # role -> why it has no graph
         try:
             for role, side in self.sides.items():
                 executor = RemoteExecutor(self._workers[role], self.settings.timeout_seconds)
-                races[role] = self._prepared(role, table.race(side.solution, executor))
+                races[role], missing[role] = self._prepared(role, table.race(side.solution, executor))
+            if any(race.has_graph for race in races.values()):
+                for role, why in missing.items():
+                    if why:
+                        self._without_graph.setdefault(workload.uuid, {}).setdefault(side_of(role), why)
             kind = "graph" if all(race.has_graph for race in races.values()) else "eager"
             blocks: list[list[Claims]] = []
             for block in range(BLOCKS):
@@ -189,15 +199,21 @@ class Gate:
                 race.release()
             table.release()
 
-    def _prepared(self, role: str, race: Race) -> Race:
+    def _prepared(self, role: str, race: Race) -> tuple[Race, str]:
+        """The race, and why it has no graph, else empty."""
+        missing = ""
+
         def tried() -> Verdict:
+            nonlocal missing
             verdict = race.check()
             if verdict.status is Status.PASSED:
                 race.start()
                 verdict = race.turn(0, 2).verdict
             if verdict.status is Status.PASSED:
-                with suppress(NotCapturable):
+                try:
                     race.capture()
+                except NotCapturable as error:
+                    missing = shown(str(error))
             return verdict
 
         try:
@@ -206,7 +222,7 @@ class Gate:
         except BaseException:
             race.release()
             raise
-        return race
+        return race, missing
 
     def _alone(self, role: str) -> AbstractContextManager[None]:
         """In this context the others stand still."""
