@@ -21,7 +21,7 @@ from pathlib import Path
 from kernelderby.measure.fence.folders import OF_A_FILE, remove_tree
 from kernelderby.store.files import refusing
 
-_MOST_BYTES, _MOST_ENTRIES = 4 << 30, 20_000  # of the copy with which a run begins; a thousand entries take 0.1 s
+_MOST_BYTES, _MOST_ENTRIES = 4 << 30, 20_000  # of the copy with which a run begins
 _FOR_OTHERS = 0o6002  # a program that runs as the user whoever starts it; what everybody may write
 _LEAST_BYTES = 1 << 20  # of free disk space for it
 
