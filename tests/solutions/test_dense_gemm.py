@@ -51,7 +51,7 @@ def one_of_each_kind():
     for number in FORMS:
         form = CHOICE.FORMS[number]
         boxes = form.columns % 16 if form.turned else (form.columns < 64, form.columns % 64 > 0)
-        kind = form.groups == 1, form.cluster, form.side_by_side, form.later, form.turned, boxes
+        kind = form.groups == 1, form.cluster, form.side_by_side, form.later, form.turned, form.deep, boxes
         if kind not in kinds or form.columns < CHOICE.FORMS[kinds[kind]].columns:
             kinds[kind] = number
     return sorted(kinds.values())
@@ -62,9 +62,8 @@ RUN = FORMS if ALL else one_of_each_kind()
 
 
 def splits_of(form, k):
-    return [
-        s for s in (CHOICE.SPLITS if ALL else (1, 3, 8)) if CHOICE.fits(CHOICE.FORMS[form], s, CHOICE.Problem(1, 1, k))
-    ]
+    some = CHOICE.SPLITS if ALL else (1, 3, 8) if CHOICE.FORMS[form].cluster == 1 else (1, 2)
+    return [s for s in some if CHOICE.fits(CHOICE.FORMS[form], s, CHOICE.Problem(1, 1, k))]
 
 
 # On the CPU -----------------------------------------------------------------------------------------------------------
@@ -144,8 +143,8 @@ MUTANTS = {
         1,
     ),
     "a stage given back while its product runs": (
-        "wgmma_wait_group<1>();\n        release<F>(shared, before);\n        before = at.stage;",
-        "release<F>(shared, at.stage);\n        wgmma_wait_group<1>();",
+        "wgmma_wait_group<1>();\n        release(before);\n        before = at.stage;",
+        "release(at.stage);\n        wgmma_wait_group<1>();",
         LARGE,
         1,
     ),
@@ -159,13 +158,13 @@ MUTANTS = {
     ),
     "blocks of 8 columns change places": ("(2 * t + lane / 16) ^ lane", "(2 * t + 1 - lane / 16) ^ lane", LARGE, 1),
     "another row's bias": ("make_float4(add[2 * half], add[2 * half + 1]", "make_float4(add[0], add[0]", TURNED, 1),
-    "the second half's k blocks twice": ("(cta % extent.splits + 1)", "(cta % extent.splits + 2)", LARGE, 2),
+    "the second half's k blocks twice": ("(share_of<F>(cta, extent) + 1)", "(share_of<F>(cta, extent) + 2)", LARGE, 2),
     "sums of one CTA left out": ("from = 1; from < splits", "from = 2; from < splits", MEDIUM, 4),
     "no barrier before the sums are read": ("    cluster_sync();\n    const float4*", "    const float4*", MEDIUM, 2),
-    "x of one half twice": ("h * (64 * ROW_BYTES >> 4)", "0", HALVES, 1),
+    "x of one half twice": ("j * F::ROWS + h * 64)", "j * F::ROWS)", HALVES, 1),
     "bias of the wrong columns": ("i % (F::HALF / 4) * 8 + 2 * q", "2 * q", LATER, 1),
     "an odd column left out": ("if (c + 1 < n) out[1]", "if (c + 3 < n) out[1]", SMALL, 1),
-    "what is shared goes to another tile's CTAs": ("B_CTAS << beside", "B_CTAS", BOTH, 1),
+    "what is shared goes to another tile's CTAs": ("<< (share + beside)", "<< share", BOTH, 1),
     "an odd row's end left out": ("column + c >= extent.n", "column + c + 1 >= extent.n", LARGE, 1),
 }
 

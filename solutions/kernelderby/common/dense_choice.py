@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 BLOCK = 64          # values of a stage along k
-SPLITS = range(1, 9)  # CTAs of a cluster that share a tile's k blocks: a portable cluster has eight at most
+SPLITS = range(1, 9)  # CTAs that share a tile's k blocks: a portable cluster has eight at most
 ALIGNED = 8         # values: TMA takes rows of a multiple of 16 bytes
 L2 = 50e6           # bytes
 # Multiprocessors, of an H200's 132, with a place for a CTA of a cluster of 1 to 8; in each GPC some are left over.
@@ -35,7 +35,8 @@ class Form:
     side_by_side: int = 1
     later: bool = False
     turned: bool = False
-    pace: float = 1.0  # cycles of its blocks along k, over the model's: measured
+    deep: int = 1  # blocks along k of a stage
+    pace: float = 1.0           # cycles of its blocks along k, over the model's: measured
 
     @property
     def resident(self):
@@ -63,24 +64,24 @@ FORMS = forms()
 class Rates:
     """Cycles and bytes a cycle, of a multiprocessor unless something else is said."""
 
-    products: float = 1992      # multiply-adds
-    l2: float = 88.05           # bytes from L2
-    block: float = 268.4        # a block along k takes at least this: waiting, starting the next product
-    pairs: float = 0.9415       # how many of these two CTAs of a multiprocessor do at a time
-    idle: float = 0.3508        # how much faster a block is if all multiprocessors but one are idle: a share
-    memory: float = 2702        # bytes from memory, of the whole GPU
-    dirty: float = 0.5315       # bytes written back for each of the first that L2 takes in
-    thin: float = 0.4205        # how much too few bytes on their way slow memory down: a power
-    in_flight: float = 8.294e+06  # bytes on their way that keep memory busy
-    power: float = 2.442        # of several times that overlap the longest counts most: a power mean
-    begin: float = 3569         # until a CTA's first products: the launch, barriers, tensor maps, the first load
-    cluster: float = 501.5      # what CTAs of a cluster wait for each other at both ends
-    again: float = 1627         # `begin` of a CTA that follows another one on its place
-    end: float = 1300           # from a tile's last product until its output has left, where nothing hides it
-    out: float = 32.01          # bytes of output, as they leave at the end
-    hidden_end: float = 1105    # the same where the next tile's products hide it
-    join: float = 841.6         # two cluster barriers
-    joined: float = 8.079       # bytes of sums that a CTA hands to the others of its cluster
+    products: float = 1597      # multiply-adds
+    l2: float = 58.44           # bytes from L2
+    block: float = 227.7        # a block along k takes at least this: waiting, starting the next product
+    pairs: float = 0.8575       # how many of these two CTAs of a multiprocessor do at a time
+    idle: float = 0.4591        # how much faster a block is if all multiprocessors but one are idle: a share
+    memory: float = 3169        # bytes from memory, of the whole GPU
+    dirty: float = 0.4823       # bytes written back for each of the first that L2 takes in
+    thin: float = 0.453         # how much too few bytes on their way slow memory down: a power
+    in_flight: float = 9.322e+06  # bytes on their way that keep memory busy
+    power: float = 2.534        # of several times that overlap the longest counts most: a power mean
+    begin: float = 3508         # until a CTA's first products: the launch, barriers, tensor maps, the first load
+    cluster: float = 543.7      # what CTAs of a cluster wait for each other at both ends
+    again: float = 1620         # `begin` of a CTA that follows another one on its place
+    end: float = 1314           # from a tile's last product until its output has left, where nothing hides it
+    out: float = 30.04          # bytes of output, as they leave at the end
+    hidden_end: float = 1092    # the same where the next tile's products hide it
+    join: float = 1036          # two cluster barriers
+    joined: float = 5.46        # bytes of sums that a CTA hands to the others of its cluster
 
 
 @dataclass(frozen=True)
@@ -102,8 +103,8 @@ def fits(form, splits, problem):
     multiplier with a form that loads it between the next tile's products, which is too slow."""
     if form.later and problem.beside:
         return False
-    shared = form.cluster == 1 and not form.later and form.sums <= 104
-    return splits == 1 or (shared and divided(problem.k, BLOCK) >= splits)
+    shared = form.cluster * splits <= SPLITS[-1] and not form.later and form.sums <= 104
+    return splits == 1 or (shared and divided(problem.k, BLOCK * form.deep) >= splits)
 
 
 def cycles(form, splits, problem, multiprocessors, rates):
@@ -113,7 +114,7 @@ def cycles(form, splits, problem, multiprocessors, rates):
     down, across = divided(high, form.rows), divided(wide, form.columns)
     below = form.cluster // form.side_by_side
     down, across = divided(down, below) * below, divided(across, form.side_by_side) * form.side_by_side
-    ctas, blocks = down * across * splits, divided(k_blocks, splits)
+    ctas, blocks = down * across * splits, divided(divided(k_blocks, form.deep), splits) * form.deep
     a, b = min(form.rows, divided(high, 8) * 8), min(form.columns, divided(wide, 8) * 8)  # rows that are loaded
     loaded = 128 * (a / form.side_by_side + b / below)
     tile, alone = form.rows * form.columns, splits > 1 or form.resident > 1
@@ -138,7 +139,7 @@ def cycles(form, splits, problem, multiprocessors, rates):
     # Memory: everything is read once, more slowly if too few bytes are on their way.
     moved = 2 * (m * problem.k + n * problem.k + m * n) + problem.beside * m * n
     moved += rates.dirty * min(moved, L2)
-    stage = 128 * (a + b) * min(form.stages, blocks) / form.cluster
+    stage = 128 * (a + b) * min(form.stages * form.deep, blocks) / form.cluster
     memory = 0.0
     for share, together in ((ctas - rest, places * form.resident), (rest, rest)):
         flying = together * stage / rates.in_flight

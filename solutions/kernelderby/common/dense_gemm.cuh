@@ -22,14 +22,15 @@ constexpr int SPREAD = 6;  // k blocks between two parts of the tile before, at 
 template <class E, class F>
 __device__ __forceinline__ void load_tiles(Shared<F>& shared, const CUtensorMap* a_map, const CUtensorMap* b_map,
                                            const CUtensorMap* multiplier, const Extent& extent, WholeTiles<F>& work, bool any) {
-    const int below = blockIdx.x % F::CLUSTER / F::BESIDE, beside = blockIdx.x % F::BESIDE;  // the tile's place in its cluster
+    const int below = blockIdx.x % F::CLUSTER / F::BESIDE, beside = blockIdx.x % F::BESIDE;  // the tile's place among those that share operands
+    const int share = share_of<F>(blockIdx.x, extent) * F::CLUSTER;  // rank of the first of them
     const int a_first = beside * F::A_PART;
     const int b_first = min(below * F::B_PART, F::COLUMNS - F::B_PART);  // some twice where 8 does not divide
-    const uint16_t a_ctas = ((1 << F::BESIDE) - 1) << below * F::BESIDE;
-    constexpr uint16_t B_CTAS = ((1 << F::CLUSTER) - 1) / ((1 << F::BESIDE) - 1);  // every BESIDE-th bit
+    const uint16_t a_ctas = ((1 << F::BESIDE) - 1) << (share + below * F::BESIDE);
+    const uint16_t b_ctas = ((1 << F::CLUSTER) - 1) / ((1 << F::BESIDE) - 1) << (share + beside);  // every BESIDE-th bit
     // Rows of a box that do not exist are read as zeros; places that no box reaches only influence output that is not
     // stored.
-    const uint32_t bytes = (extent.a_box * F::BESIDE + extent.b_box * F::BELOW) * ROW_BYTES;
+    const uint32_t bytes = F::DEEP * (extent.a_box * F::BESIDE + extent.b_box * F::BELOW) * ROW_BYTES;
     const bool leader = elect_one();
     PipelineState<F::STAGES> at;
     for (; any; any = work.next(extent)) {
@@ -38,13 +39,17 @@ __device__ __forceinline__ void load_tiles(Shared<F>& shared, const CUtensorMap*
             shared.ring.wait_empty(at);
             if (!leader) continue;
             const uint32_t barrier = shared.ring.full(at.stage);
-            const uint32_t a = shared.a(at.stage) + a_first * ROW_BYTES, b = shared.b(at.stage) + b_first * ROW_BYTES;
             mbarrier_arrive_expect_tx(barrier, bytes);
-            if (F::BELOW > 1)
-                tma_load_multicast(b, b_map, barrier, B_CTAS << beside, k * BLOCK, tile.y + b_first);
-            else tma_load(b, b_map, barrier, k * BLOCK, tile.y);
-            if (F::BESIDE > 1) tma_load_multicast(a, a_map, barrier, a_ctas, k * BLOCK, tile.x + a_first);
-            else tma_load(a, a_map, barrier, k * BLOCK, tile.x);
+#pragma unroll
+            for (int j = 0; j < F::DEEP; ++j) {
+                const uint32_t a = shared.a(at.stage) + (j * F::ROWS + a_first) * ROW_BYTES;
+                const uint32_t b = shared.b(at.stage) + (j * F::COLUMNS + b_first) * ROW_BYTES;
+                const int place = (k * F::DEEP + j) * BLOCK;
+                if (F::BELOW > 1) tma_load_multicast(b, b_map, barrier, b_ctas, place, tile.y + b_first);
+                else tma_load(b, b_map, barrier, place, tile.y);
+                if (F::BESIDE > 1) tma_load_multicast(a, a_map, barrier, a_ctas, place, tile.x + a_first);
+                else tma_load(a, a_map, barrier, place, tile.x);
+            }
         }
         if (F::BY_TMA && extent.staged && !(F::LATER && !extent.by_hand && work.more(extent))) {
             if (leader) pass_stages<E, F>(shared, at, multiplier, tile, extent.by_hand);
@@ -52,6 +57,10 @@ __device__ __forceinline__ void load_tiles(Shared<F>& shared, const CUtensorMap*
             __syncwarp();
         }
     }
+    // No CTA leaves while another one may still signal it: all stages come back but those that output left through.
+    if (F::CLUSTER > 1)
+        for (int left = F::BY_TMA ? F::STAGES - F::ENDS : F::STAGES; left > 0; --left, at.next())
+            shared.ring.wait_empty(at);
 }
 
 // The tile's bias, for all consumers: bias_there says that all of it is.
@@ -65,9 +74,10 @@ __device__ __forceinline__ void read_bias(Shared<F>& shared, const Problem& prob
 
 // This warpgroup's products of a tile, parts of the tile before between them. begun: as in multiply().
 template <class E, class F, class Begun>
-__device__ __forceinline__ void multiply_tile(Shared<F>& shared, PipelineState<F::STAGES>& at,
-                                              const CUtensorMap* out_map, const Problem& problem, Later<E, F>& later,
-                                              int group, int k_blocks, float* d, const Begun& begun) {
+__device__ __forceinline__ void multiply_tile(Shared<F>& shared, const Releaser<F>& release,
+                                              PipelineState<F::STAGES>& at, const CUtensorMap* out_map,
+                                              const Problem& problem, Later<E, F>& later, int group, int k_blocks,
+                                              float* d, const Begun& begun) {
     int before = -1, done = 0;  // a stage; k blocks
     if constexpr (F::LATER) {
         // The second warpgroup's parts come half way between the first's, so that one multiplies while the other
@@ -76,13 +86,13 @@ __device__ __forceinline__ void multiply_tile(Shared<F>& shared, PipelineState<F
 #pragma unroll 1
         for (int part = later.any ? 0 : later.PARTS; part < later.PARTS; ++part) {
             const int to = min((part + 1) * spread + behind, k_blocks);
-            before = multiply<F>(shared, at, group, to - done, done == 0, before, d, begun);
+            before = multiply<F>(shared, release, at, group, to - done, done == 0, before, d, begun);
             done = to;
             later.finish(shared, out_map, problem, part);
         }
     }
-    before = multiply<F>(shared, at, group, k_blocks - done, done == 0, before, d, begun);
-    last_product<F>(shared, before, d);
+    before = multiply<F>(shared, release, at, group, k_blocks - done, done == 0, before, d, begun);
+    last_product<F>(release, before, d);
 }
 
 // TURNED: the addends of this thread's rows of the tile.
@@ -101,6 +111,7 @@ __device__ __forceinline__ void consume(Shared<F>& shared, const CUtensorMap* ou
     const int group = __shfl_sync(~0u, threadIdx.x / WARPGROUP, 0);  // the same in all lanes
     const bool staged = F::BY_TMA && extent.staged, biased = !F::TURNED && staged && problem.bias;
     int parity = 0;
+    const Releaser<F> release(shared, extent);
     PipelineState<F::STAGES> at;
     int owed = -1;  // the first of the stages that the output before leaves through
     Later<E, F> later;
@@ -114,13 +125,14 @@ __device__ __forceinline__ void consume(Shared<F>& shared, const CUtensorMap* ou
         const auto give_back = [&](int k) {  // stages that the output before has left, once products are under way
             if (k || owed < 0) return;
             bulk_wait_group_read<0>();
-            __syncwarp();
+            if (F::TURNED) __syncwarp();  // one thread has stored for all
+            else named_barrier_sync(BOX_THERE + group, WARPGROUP);
 #pragma unroll
             for (int slot = 0; slot < F::ENDS; ++slot)
-                release<F>(shared, owed + slot < F::STAGES ? owed + slot : owed + slot - F::STAGES);
+                release(owed + slot < F::STAGES ? owed + slot : owed + slot - F::STAGES);
             owed = -1;
         };
-        multiply_tile<E, F>(shared, at, out_map, problem, later, group, work.to - work.from, d, give_back);
+        multiply_tile<E, F>(shared, release, at, out_map, problem, later, group, work.to - work.from, d, give_back);
         if (biased) mbarrier_wait(shared_address(&shared.bias_there), parity);
         if (staged) {
             const bool later_on = F::LATER && !extent.by_hand && work.more(extent);
@@ -182,7 +194,6 @@ __global__ void __launch_bounds__(F::THREADS, F::RESIDENT)
         if constexpr (F::GROUPS == 3) setmaxnreg_inc<160>();
         consume<E, F>(shared, &out_map, problem);
     }
-    if (F::CLUSTER > 1) cluster_sync();  // no CTA leaves while another one may still signal it
 }
 
 }  // namespace derby

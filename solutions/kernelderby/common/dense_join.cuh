@@ -19,13 +19,14 @@ template <class E, class F>
 __device__ __forceinline__ void join_cluster(Shared<F>& shared, const Problem& problem, const float* d, int row,
                                              int column) {
     constexpr int QUADS = F::COUNT / 4;
-    static_assert((QUADS + MOST_SPLITS - 1) * F::CONSUMERS * 16 <= int(sizeof(shared.stages)), "sums lie in the stages");
-    const int splits = problem.extent.splits, each = (QUADS + splits - 1) / splits, rank = blockIdx.x % splits;
+    static_assert((QUADS + MOST_CTAS - 1) * F::CONSUMERS * 16 <= int(sizeof(shared.stages)), "sums lie in the stages");
+    const int splits = problem.extent.splits, each = (QUADS + splits - 1) / splits;
+    const int rank = share_of<F>(blockIdx.x, problem.extent);
     const uint32_t place = shared_address(shared.stages[0]) + threadIdx.x * 16;
     cluster_sync();
 #pragma unroll
     for (int i = 0, owner = 0, of_owner = 0; i < QUADS; ++i) {
-        store_cluster(cluster_address(place, owner) + (rank * each + of_owner) * (F::CONSUMERS * 16),
+        store_cluster(cluster_address(place, owner * F::CLUSTER + blockIdx.x % F::CLUSTER) + (rank * each + of_owner) * (F::CONSUMERS * 16),
                       make_float4(d[4 * i], d[4 * i + 1], d[4 * i + 2], d[4 * i + 3]));
         if (++of_owner == each) of_owner = 0, ++owner;
     }

@@ -18,8 +18,8 @@ static cudaError_t start(const Call& call) {  // static: its own in each library
     static_assert((sizeof(Shared<F>) + 1024) * F::RESIDENT <= 228 * 1024, "what the CTAs of a multiprocessor can have");
     CUtensorMap a_map, b_map, out_map, multiplier_map;
     constexpr CUtensorMapDataType BF16 = CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
-    const int k_blocks = (call.k + BLOCK - 1) / BLOCK;
-    if (call.splits > 1 && (!F::SPLITS || call.splits > MOST_SPLITS || k_blocks < call.splits))
+    const int k_blocks = (call.k + F::DEEP * BLOCK - 1) / (F::DEEP * BLOCK);
+    if (call.splits > 1 && (!F::SPLITS || F::CLUSTER * call.splits > MOST_CTAS || k_blocks < call.splits))
         return cudaErrorInvalidValue;
     Problem problem = {static_cast<const __nv_bfloat16*>(call.bias),
                        static_cast<const __nv_bfloat16*>(call.multiplier), static_cast<__nv_bfloat16*>(call.output)};

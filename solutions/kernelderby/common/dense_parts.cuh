@@ -16,13 +16,13 @@ constexpr int SLAB = 8 * 128, SLABS = 2;  // bytes: 8 rows of 64 columns of outp
 // The kernel's shared memory.
 template <class F>
 struct Shared {
-    uint8_t stages[F::STAGES][F::STAGE];  // a's rows, then b's
+    uint8_t stages[F::STAGES][F::STAGE];  // a's boxes, then b's
     uint8_t slab[F::LATER ? F::CONSUMERS / WARP : 1][SLABS][F::LATER ? SLAB : 16];
     __nv_bfloat16 bias[2][F::COLUMNS];  // of this tile and of the one before
     Pipeline<F::STAGES> ring;
     uint64_t bias_there;
     __device__ __forceinline__ uint32_t a(uint32_t stage) const { return shared_address(stages[0]) + stage * F::STAGE; }
-    __device__ __forceinline__ uint32_t b(uint32_t stage) const { return a(stage) + F::ROWS * ROW_BYTES; }
+    __device__ __forceinline__ uint32_t b(uint32_t stage) const { return a(stage) + F::DEEP * F::ROWS * ROW_BYTES; }
 };
 
 struct Problem {
@@ -32,47 +32,66 @@ struct Problem {
     Extent extent;
 };
 
-// Says that a consumer warp is done with a stage, to every CTA that its bytes were multicast from; -1: with no stage.
-template <class F>
-__device__ __forceinline__ void release(const Shared<F>& shared, int stage) {
-    if (stage < 0) return;
-    const PipelineState<F::STAGES> at = {uint32_t(stage), 0};
-    if constexpr (F::CLUSTER == 1) shared.ring.release(at);
-    else shared.ring.template release_cluster<F::CLUSTER>(at);
+#ifdef __CUDACC__
+__device__ __forceinline__ void mbarrier_arrive_cluster(uint32_t barrier) {  // a cluster address
+    asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
+#endif
 
-// Adds `blocks` k blocks of this warpgroup to d; the first one of a tile (fresh) overwrites it. A product stays under
+// Says that a warpgroup is done with a stage, to every CTA that loads for it. One thread speaks for all: products are
+// the warpgroup's, so they have ended for its other warps too.
+template <class F>
+struct Releaser {
+    uint32_t first;  // the first stage's barrier, in the CTA that this thread tells
+    bool speaks;
+    __device__ __forceinline__ Releaser(const Shared<F>& shared, const Extent& extent)
+        : first(shared.ring.empty(0)), speaks(threadIdx.x % WARPGROUP < F::CLUSTER) {
+        if (F::CLUSTER > 1)
+            first = cluster_address(first, share_of<F>(blockIdx.x, extent) * F::CLUSTER + threadIdx.x % F::CLUSTER);
+    }
+    __device__ __forceinline__ void operator()(int stage) const {  // -1: no stage
+        if (stage < 0 || !speaks) return;
+        if (F::CLUSTER > 1) mbarrier_arrive_cluster(first + stage * uint32_t(sizeof(uint64_t)));
+        else mbarrier_arrive(first + stage * uint32_t(sizeof(uint64_t)));
+    }
+};
+
+// Adds `blocks` stages of this warpgroup to d; the first one of a tile (fresh) overwrites it. A product stays under
 // way while the warpgroup waits for the next stage. group: this warpgroup's, the same in all lanes in a way that the
 // compiler sees. before: the stage of the product that is under way, or -1; returns that of the last one. begun: called
 // once the first product is under way.
 template <class F, class Begun>
-__device__ __forceinline__ int multiply(Shared<F>& shared, PipelineState<F::STAGES>& at, int group, int blocks,
-                                        bool fresh, int before, float* d, const Begun& begun) {
+__device__ __forceinline__ int multiply(Shared<F>& shared, const Releaser<F>& release, PipelineState<F::STAGES>& at,
+                                        int group, int blocks, bool fresh, int before, float* d, const Begun& begun) {
     for (int k = 0; k < blocks; ++k, at.next()) {
         const uint32_t a = descriptor_low(shared.a(at.stage) + group * (64 * F::HALVES * ROW_BYTES));
         const uint32_t b = descriptor_low(shared.b(at.stage));
         shared.ring.wait(at);
         wgmma_fence();
 #pragma unroll
-        for (int h = 0; h < F::HALVES; ++h)
+        for (int j = 0; j < F::DEEP; ++j)
 #pragma unroll
-            for (int i = 0; i < BLOCK / 16; ++i)
-                wgmma_bf16<F::COLUMNS>(d + h * F::HALF, descriptor_of(a + h * (64 * ROW_BYTES >> 4) + 2 * i),
-                                       descriptor_of(b + 2 * i), !fresh || k || i);
+            for (int h = 0; h < F::HALVES; ++h)
+#pragma unroll
+                for (int i = 0; i < BLOCK / 16; ++i)
+                    wgmma_bf16<F::COLUMNS>(d + h * F::HALF,
+                                           descriptor_of(a + ((j * F::ROWS + h * 64) * ROW_BYTES >> 4) + 2 * i),
+                                           descriptor_of(b + (j * F::COLUMNS * ROW_BYTES >> 4) + 2 * i),
+                                           !fresh || k || j || i);
         wgmma_commit_group();
         begun(k);
         wgmma_wait_group<1>();
-        release<F>(shared, before);
+        release(before);
         before = at.stage;
     }
     return before;
 }
 
 template <class F>
-__device__ __forceinline__ void last_product(Shared<F>& shared, int before, float* d) {
+__device__ __forceinline__ void last_product(const Releaser<F>& release, int before, float* d) {
     wgmma_wait_group<0>();
     pin<F::COUNT>(d);
-    release<F>(shared, before);
+    release(before);
 }
 
 __device__ __forceinline__ float2 unpack(uint32_t both) {

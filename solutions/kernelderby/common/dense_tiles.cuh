@@ -1,7 +1,8 @@
 // Tiles of a dense bf16 GEMM x [m, k] @ w [n, k]^T for Hopper: their forms, and which CTA does which of them.
 //
-// A CTA has consumer warpgroups that multiply and a last warp(group) that loads, through a ring of stages of 64 values
-// along k. Of many tiles a CTA does several, one after the other; of few, `splits` CTAs of a cluster share each.
+// A CTA has consumer warpgroups that multiply and a last warp(group) that loads, through a ring of stages of 64 or 128
+// values along k. Of many tiles a CTA does several, one after the other; of few, `splits` CTAs share each. The cluster
+// then has `splits` times the form's CTAs; those with one share of k have ranks that follow one another.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
@@ -11,22 +12,24 @@
 namespace derby {
 
 constexpr int WARP = 32, WARPGROUP = 128;
-constexpr int BLOCK = 64;        // values of a stage along k
-constexpr int ROW_BYTES = 128;   // of a stage: they, in bf16
-constexpr int MOST_SPLITS = 8;   // CTAs that share a tile: a portable cluster has no more
+constexpr int BLOCK = 64;        // values of a box along k; a stage has one box of each operand, or DEEP
+constexpr int ROW_BYTES = 128;   // of a box: they, in bf16
+constexpr int MOST_CTAS = 8;     // of a portable cluster
 
 // A tile is ROWS x COLUMNS products, HALVES times 64 rows for each of GROUPS consumer warpgroups. Its rows are rows of
 // x and its columns are rows of the weight; TURNED, it is the other way round, and a tile's width, which may be any
 // multiple of 8, divides up the rows of x. `a` is the operand of the rows, `b` that of the columns. A cluster's tiles
 // form a rectangle: BESIDE of them lie side by side and share a, BELOW of them lie one below the other and share b.
 // LATER: a tile's output is stored while the next tile's products are computed. A CTA with a single warpgroup, not in a
-// cluster, shares its multiprocessor with a second CTA.
+// cluster, shares its multiprocessor with a second CTA. DEEP: blocks of 64 values in a stage; with two, small tiles and
+// large clusters wait for each other half as often.
 template <int ROWS_, int COLUMNS_, int GROUPS_, int STAGES_, int CLUSTER_ = 1, int BESIDE_ = 1, bool LATER_ = false,
-          bool TURNED_ = false>
+          bool TURNED_ = false, int DEEP_ = 1>
 struct Form {
     static constexpr int ROWS = ROWS_, COLUMNS = COLUMNS_, GROUPS = GROUPS_, STAGES = STAGES_, CLUSTER = CLUSTER_;
     static constexpr int BESIDE = BESIDE_, BELOW = CLUSTER / BESIDE;
     static constexpr bool LATER = LATER_, TURNED = TURNED_;
+    static constexpr int DEEP = DEEP_;
     static constexpr int CONSUMERS = GROUPS * WARPGROUP, THREADS = CONSUMERS + (GROUPS == 1 ? WARP : WARPGROUP);
     static constexpr int RESIDENT = GROUPS == 1 && CLUSTER == 1 ? 2 : 1;  // CTAs of a multiprocessor
     static constexpr int HALVES = ROWS / 64 / GROUPS;
@@ -34,7 +37,7 @@ struct Form {
     static constexpr int COUNT = HALVES * HALF;           // sums of a thread
     static constexpr int A_PART = ROWS / BESIDE;  // rows of a box, which a CTA loads for all that share the operand
     static constexpr int B_PART = (COLUMNS / BELOW + 7) / 8 * 8;
-    static constexpr int STAGE = (ROWS + COLUMNS) * ROW_BYTES;
+    static constexpr int STAGE = (ROWS + COLUMNS) * ROW_BYTES * DEEP;
     // Output is stored through the stages in boxes of 64 columns: a box has 16 rows of a warp or, TURNED, all rows of
     // the tile.
     static constexpr bool BY_TMA = TURNED || COLUMNS >= 64;
@@ -42,8 +45,8 @@ struct Form {
     static constexpr int OUT_ROWS = TURNED ? COLUMNS : LATER ? 8 : 16;  // of the output's tensor map
     static constexpr int BOX = (TURNED ? COLUMNS : 16) * ROW_BYTES, BOXES = ROWS / 64 * (TURNED ? 1 : 4 * ACROSS);
     static constexpr int IN_STAGE = STAGE / BOX, ENDS = (BOXES + IN_STAGE - 1) / IN_STAGE;  // stages that they take
-    static constexpr bool SPLITS = CLUSTER == 1 && !LATER && COUNT <= 104;  // whether CTAs may share a tile's k blocks
-    static constexpr int EMPTY_ARRIVALS = CONSUMERS / WARP * CLUSTER;
+    static constexpr bool SPLITS = !LATER && COUNT <= 104;  // whether CTAs may share a tile's k blocks
+    static constexpr int EMPTY_ARRIVALS = GROUPS * CLUSTER;
     static_assert(ROWS == 64 * GROUPS * HALVES, "a warpgroup's products have 64 rows");
     static_assert(CLUSTER == BELOW * BESIDE && A_PART % 8 == 0, "a cluster's tiles are a rectangle of whole ones");
     static_assert(COUNT <= (LATER ? 128 : GROUPS == 3 ? 104 : 200), "more sums do not fit into a consumer's registers");
@@ -53,10 +56,10 @@ struct Form {
 };
 
 struct Extent {
-    int m, n, k_blocks;
+    int m, n, k_blocks;  // k_blocks: stages along k
     int unit_rows, unit_columns, group;  // see unit_place(); a unit is what a cluster does at a time
     int a_box, b_box;  // rows that one load brings: a CTA's part of the tile's, or fewer where there are fewer
-    int splits;  // CTAs of a cluster that share a tile's k blocks; 1: each has tiles of its own
+    int splits;  // CTAs that share a tile's k blocks; 1: each has tiles of its own
     int staged, by_hand;  // whether output leaves through the stages, and by ordinary stores: n is no multiple of 8
     __host__ __device__ int units() const { return unit_rows * unit_columns; }
 };
@@ -77,15 +80,21 @@ __host__ __device__ __forceinline__ int2 tile_of(int u, int rank, const Extent& 
     return make_int2(down * F::ROWS, across * F::COLUMNS);
 }
 
-// The tiles of a CTA, one after the other, each with its k blocks [from, to): all of them, or one of `splits` shares.
+// Which share of its tiles' k blocks a CTA does.
+template <class F>
+__host__ __device__ __forceinline__ int share_of(int cta, const Extent& extent) {
+    return cta / F::CLUSTER % extent.splits;
+}
+
+// The tiles of a CTA, one after the other, each with its stages [from, to) along k: all of them, or one of `splits` shares.
 template <class F>
 struct WholeTiles {
     int turn, step, rank, from, to;
     int2 tile;
     __host__ __device__ WholeTiles(const Extent& extent, int cta, int ctas)
         : turn(cta / (F::CLUSTER * extent.splits)), step(ctas / (F::CLUSTER * extent.splits)), rank(cta % F::CLUSTER),
-          from(extent.k_blocks * (cta % extent.splits) / extent.splits),
-          to(extent.k_blocks * (cta % extent.splits + 1) / extent.splits) {}
+          from(extent.k_blocks * share_of<F>(cta, extent) / extent.splits),
+          to(extent.k_blocks * (share_of<F>(cta, extent) + 1) / extent.splits) {}
     __host__ __device__ bool more(const Extent& extent) const { return turn < extent.units(); }
     __host__ __device__ bool next(const Extent& extent) {
         if (!more(extent)) return false;

@@ -52,6 +52,7 @@ inline void mbarrier_arrive_expect_tx(uint32_t barrier, uint32_t bytes) {
   mbarrier_arrive(barrier);
 }
 inline void mbarrier_arrive_remote(uint32_t barrier, int rank) { mbarrier_arrive(cluster_address(barrier, rank)); }
+inline void mbarrier_arrive_cluster(uint32_t barrier) { mbarrier_arrive(barrier); }
 // Bytes have come. Those of a multicast may come before this CTA has said that it expects them.
 inline void mbarrier_complete_tx(uint32_t barrier, uint32_t bytes) {
   Mbarrier& one = *at_shared<Mbarrier>(barrier);

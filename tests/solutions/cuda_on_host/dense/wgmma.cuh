@@ -66,7 +66,7 @@ void wgmma_wait_group() {
   auto& mine = products[emulated::current];
   for (; mine.size() > PENDING + 1; mine.pop_front())
     for (auto& one : mine.front()) multiply_now(one);
-  __syncwarp();
+  named_barrier_sync(16 + emulated::current->thread / 128, 128);  // a product ends for all four warps at once
 }
 template <int COUNT>
 void pin(float*) {}
