@@ -35,7 +35,7 @@ OF_A_CPU = {
     *("a_clock_in_other_machine_code", "works_when_a_profiler_is_told", "works_when_an_alarm_rings"),
     *("a_secret_in_its_times", "a_secret_in_days", "six_tenths_of_its_claims", "keeps_answers_by_their_contents"),
     *("maps_its_own_memory_over_its_output", "punches_holes_into_its_inputs", "reads_beyond_its_outputs"),
-    *("hides_behind_a_dead_thread", "json_that_lies"),
+    *("hides_behind_a_dead_thread", "json_that_lies", "busy_longer_than_its_spans"),
 }
 HONEST_OF_A_CPU = {
     *(

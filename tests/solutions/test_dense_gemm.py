@@ -207,7 +207,7 @@ template <class F> bool all() {
 }
 int main() {
   bool right = true;
-#define FORM(...) right = right && all<Form<__VA_ARGS__>>();
+#define FORM(PACE, ...) right = right && all<Form<__VA_ARGS__>>();
 #include "dense_forms.cuh"
   return !right;
 }

@@ -54,7 +54,7 @@ def forms():
     text = (Path(__file__).parent / "dense_forms.cuh").read_text()
     values = {"true": True, "false": False}
     return tuple(Form(*(values[word] if word in values else int(word) for word in each.split(", ")), pace=float(pace))
-                 for each, pace in re.findall(r"^FORM\((.*)\) *// (.*)$", text, re.MULTILINE))
+                 for pace, each in re.findall(r"^FORM\(([\d.]+), (.*)\)$", text, re.MULTILINE))
 
 
 FORMS = forms()

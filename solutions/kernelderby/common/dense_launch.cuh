@@ -46,7 +46,7 @@ static cudaError_t start(const Call& call) {  // static: its own in each library
 template <class E>
 static cudaError_t start_form(int form, const Call& call) {
     static cudaError_t (*const starts[])(const Call&) = {
-#define FORM(...) start<E, Form<__VA_ARGS__>>,
+#define FORM(PACE, ...) start<E, Form<__VA_ARGS__>>,
 #include "dense_forms.cuh"
 #undef FORM
     };
