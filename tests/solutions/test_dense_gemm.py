@@ -199,7 +199,7 @@ template <class F> bool check(int m, int n, int k_blocks, int group, int splits,
 }
 template <class F> bool all() {
   const std::vector<int> splits = F::SPLITS ? std::vector<int>{1, 2, 3, 8} : std::vector<int>{1};
-  for (int ctas : {4, 132})
+  for (int ctas : {8, 132})
     for (int group : {1, 3})
       for (int m : {1, 300})
         for (int n : {1, 300}) for (int s : splits) if (!check<F>(m, n, 17, group, s, ctas)) return false;

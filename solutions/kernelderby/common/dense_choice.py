@@ -100,8 +100,9 @@ def divided(a, b):
 
 def fits(form, splits, problem):
     """Whether the kernel takes this form for the problem: not what start() in dense_launch.cuh refuses, nor a
-    multiplier with a form that loads it between the next tile's products, which is too slow."""
-    if form.later and problem.beside:
+    multiplier with a form that loads it between the next tile's products or, value by value, where the CTAs of a
+    cluster share tiles: both are too slow."""
+    if problem.beside and (form.later or (splits > 1 and form.cluster > 1)):
         return False
     shared = form.cluster * splits <= SPLITS[-1] and not form.later and form.sums <= 104
     return splits == 1 or (shared and divided(problem.k, BLOCK * form.deep) >= splits)
