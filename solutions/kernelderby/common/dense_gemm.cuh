@@ -21,9 +21,11 @@ constexpr int SPREAD = 6;  // k blocks between two parts of the tile before, at 
 // each load into a loop over lanes.
 template <class E, class F>
 __device__ __forceinline__ void load_tiles(Shared<F>& shared, const CUtensorMap* a_map, const CUtensorMap* b_map,
-                                           const CUtensorMap* multiplier, const Extent& extent, WholeTiles<F>& work, bool any) {
-    const int below = blockIdx.x % F::CLUSTER / F::BESIDE, beside = blockIdx.x % F::BESIDE;  // the tile's place among those that share operands
-    const int share = share_of<F>(blockIdx.x, extent) * F::CLUSTER;  // rank of the first of them
+                                           const CUtensorMap* multiplier, const Extent& extent, WholeTiles<F>& work,
+                                           bool any) {
+    // The tile's place among those that share operands, and the rank of the first of these.
+    const int below = blockIdx.x % F::CLUSTER / F::BESIDE, beside = blockIdx.x % F::BESIDE;
+    const int share = share_of<F>(blockIdx.x, extent) * F::CLUSTER;
     const int a_first = beside * F::A_PART;
     const int b_first = min(below * F::B_PART, F::COLUMNS - F::B_PART);  // some twice where 8 does not divide
     const uint16_t a_ctas = ((1 << F::BESIDE) - 1) << (share + below * F::BESIDE);
@@ -125,7 +127,7 @@ __device__ __forceinline__ void consume(Shared<F>& shared, const CUtensorMap* ou
         const auto give_back = [&](int k) {  // stages that the output before has left, once products are under way
             if (k || owed < 0) return;
             bulk_wait_group_read<0>();
-            if (F::TURNED) __syncwarp();  // one thread has stored for all
+            if (F::TURNED) __syncwarp();  // one thread has stored for all, by TMA: see fill_extent()
             else named_barrier_sync(BOX_THERE + group, WARPGROUP);
 #pragma unroll
             for (int slot = 0; slot < F::ENDS; ++slot)
