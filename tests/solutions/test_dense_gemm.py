@@ -196,8 +196,7 @@ template <class F> bool check(int m, int n, int k_blocks, int group, int splits,
           blocks[F::TURNED ? size_t(b) * n + a : size_t(a) * n + b] += work.to - work.from;
   for (int one : blocks)
     if (one != k_blocks) return printf("%d x %d: %d of %d blocks\\n", m, n, one, k_blocks), false;
-  return grid % (F::CLUSTER * splits) == 0 &&
-         (splits > 1 || F::RESIDENT > 1 || (F::TURNED && extent.by_hand) || grid <= ctas);
+  return grid % (F::CLUSTER * splits) == 0 && (splits > 1 || F::RESIDENT > 1 || grid <= ctas);
 }
 template <class F> bool all() {
   const std::vector<int> splits = F::SPLITS ? std::vector<int>{1, 2, 3, 8} : std::vector<int>{1};

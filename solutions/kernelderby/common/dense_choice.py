@@ -101,8 +101,11 @@ def divided(a, b):
 def fits(form, splits, problem):
     """Whether the kernel takes this form for the problem: not what start() in dense_launch.cuh refuses, nor a
     multiplier with a form that loads it between the next tile's products or, value by value, where the CTAs of a
-    cluster share tiles: both are too slow."""
+    cluster share tiles: both are too slow. If 8 does not divide n, warps store by hand, and the first one of a
+    warpgroup gives a turned tile's stages back for all: only where no CTA has a second tile."""
     if problem.beside and (form.later or (splits > 1 and form.cluster > 1)):
+        return False
+    if form.turned and problem.n % 8 and splits == 1 and form.resident == 1:
         return False
     shared = form.cluster * splits <= SPLITS[-1] and not form.later and form.sums <= 104
     return splits == 1 or (shared and divided(problem.k, BLOCK * form.deep) >= splits)

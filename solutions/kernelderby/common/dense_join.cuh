@@ -26,8 +26,8 @@ __device__ __forceinline__ void join_cluster(Shared<F>& shared, const Problem& p
     cluster_sync();
 #pragma unroll
     for (int i = 0, owner = 0, of_owner = 0; i < QUADS; ++i) {
-        const uint32_t there = cluster_address(place, owner * F::CLUSTER + blockIdx.x % F::CLUSTER);
-        store_cluster(there + (rank * each + of_owner) * (F::CONSUMERS * 16),
+        store_cluster(cluster_address(place, owner * F::CLUSTER + blockIdx.x % F::CLUSTER) +
+                          (rank * each + of_owner) * (F::CONSUMERS * 16),
                       make_float4(d[4 * i], d[4 * i + 1], d[4 * i + 2], d[4 * i + 3]));
         if (++of_owner == each) of_owner = 0, ++owner;
     }

@@ -119,10 +119,8 @@ int fill_extent(Extent* extent, int m, int n, int k_blocks, int group, int split
     // 132 get one.
     const int units = extent->units(), places = F::CLUSTER > 2 ? ctas - ctas / 11 : ctas;
     const int clusters = places < F::CLUSTER ? 1 : places / F::CLUSTER;
-    // If tiles are shared, each cluster has one tile; if two CTAs share a multiprocessor, each CTA has one tile. So it
-    // has if a warpgroup's warps store a TURNED tile by hand: its first warp does not wait for the others before it
-    // gives the tile's stages back.
-    if (splits > 1 || F::RESIDENT > 1 || (F::TURNED && extent->by_hand)) return units * F::CLUSTER * splits;
+    // If tiles are shared, each cluster has one tile; if two CTAs share a multiprocessor, each CTA has one tile.
+    if (splits > 1 || F::RESIDENT > 1) return units * F::CLUSTER * splits;
     return F::CLUSTER * (units < clusters ? units : clusters);
 }
 
