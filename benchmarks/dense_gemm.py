@@ -1,11 +1,10 @@
 """Every form of the dense bf16 GEMM on a GPU against cuBLAS, and the constants of its cost model fitted to the times.
 
-    python benchmarks/dense_gemm.py measure TIMES.jsonl --seconds 75   # random layers, every form with a chance
+    python benchmarks/dense_gemm.py measure TIMES.jsonl --seconds 75   # random layers, each by the forms with a chance
     python benchmarks/dense_gemm.py fit TIMES.jsonl                    # constants, and the model's regret
 
-measure: L2 flushed, CUDA graphs by CUPTI, all forms and torch in turn in random order, medians; a line a shape is
-appended as it is measured. fit: on every other shape; regret (the choice's time
-over the best form's) is of the rest.
+measure: L2 flushed, CUDA graphs by CUPTI, torch and those forms in turn in random order, medians; a line a shape is
+appended as it is measured. fit: on every other shape; regret (the choice's time over the best form's) is of the rest.
 """
 
 from __future__ import annotations
@@ -21,21 +20,24 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "solutions" / "kernelderby" / "common"))
-import dense_choice  # noqa: E402  # the model that the solution uses
+from kernelderby.catalog import Catalog
+from kernelderby.measure.worker.build import load_solution
 
+ROOT = Path(__file__).resolve().parent.parent
+CATALOG = Catalog.open(ROOT)
+OURS = sys.modules[load_solution(CATALOG.definition("gemm_bf16"), CATALOG.solution("derby_gemm_bf16_sm90")).__module__]
+dense_choice = OURS.dense_choice  # the model that the solution uses
 WIDTHS = [1024, 1536, 2048, 2560, 2880, 3072, 3584, 4096, 5120, 5376, 6144, 7168, 8192, 12288, 14336, 16384]
 OUTPUTS = [*WIDTHS, 64, 128, 192, 256, 384, 512, 768, 1280, 2304, 4608, 10240, 18432, 28672, 57344]
 MOST_FLOPS = 1.2e12
-HOPELESS = 2.2  # forms with a modelled time beyond this multiple of the least are not measured
 ROUNDS = 5
 TRIALS = 4000
 
 
 def layers(count: int, seed: int) -> list[tuple[int, int, int]]:
     """(m, n, k) of random layers, m even in its logarithm."""
-    draw, found = random.Random(seed), []
+    draw = random.Random(seed)
+    found: list[tuple[int, int, int]] = []
     while len(found) < count:
         m, n, k = int(math.exp(draw.uniform(0, math.log(16384)))), draw.choice(OUTPUTS), draw.choice(WIDTHS)
         if 2.0 * m * n * k <= MOST_FLOPS:
@@ -46,13 +48,9 @@ def layers(count: int, seed: int) -> list[tuple[int, int, int]]:
 def measure(path: Path, seconds: float, seed: int) -> None:
     import torch
 
-    from kernelderby.catalog import Catalog
     from kernelderby.measure.clock.timing import CuptiTimer
-    from kernelderby.measure.worker.build import load_solution
 
-    catalog, begun, device = Catalog.open(ROOT), time.monotonic(), torch.device("cuda", 0)
-    definition = catalog.definition("gemm_bf16")
-    ours = sys.modules[load_solution(definition, catalog.solution("derby_gemm_bf16_sm90")).__module__]
+    begun, device = time.monotonic(), torch.device("cuda", 0)
     count, timer, draw = dense_choice.multiprocessors(device), CuptiTimer(device), random.Random(seed)
     with path.open("a") as lines:
         for m, n, k in layers(1000, seed):
@@ -61,16 +59,12 @@ def measure(path: Path, seconds: float, seed: int) -> None:
             problem = dense_choice.Problem(m, n, k)
             x, weight = (torch.randn(rows, k, dtype=torch.bfloat16, device=device) for rows in (m, n))
             bias, output = x.new_empty(0, n), x.new_empty(m, n)
-            least = modelled(dense_choice.ranked(problem, count)[0], problem, count)
-            names = [
-                one for one in dense_choice.ranked(problem, count) if modelled(one, problem, count) < HOPELESS * least
-            ]
             calls: dict[Any, Any] = {"torch": timer.capture(lambda: torch.mm(x, weight.t(), out=output))}  # noqa: B023
             expected = output.float()
-            for form, splits in names:
-                config = {"form": form, "splits": splits, "group": dense_choice.GROUP}
+            for form, splits, group in dense_choice.ranked(problem, count):
+                config = {"form": form, "splits": splits, "group": group}
                 output.fill_(float("nan"))
-                calls[form, splits] = timer.capture(lambda: ours.run_with(config, x, weight, bias, output))  # noqa: B023
+                calls[form, splits] = timer.capture(lambda: OURS.run_with(config, x, weight, bias, output))  # noqa: B023
                 worst = (output.float() - expected).abs().max() / expected.abs().max()
                 if not worst < 0.02:
                     raise SystemExit(f"{m} x {n} x {k}: form {form}, {splits} splits: wrong ({float(worst)})")
@@ -85,8 +79,8 @@ def measure(path: Path, seconds: float, seed: int) -> None:
 
 
 def modelled(one: tuple[int, int], problem: Any, count: int, rates: Any = None) -> float:
-    form, splits = dense_choice.FORMS[one[0]], one[1]
-    return float(dense_choice.cycles(form, splits, problem, count, rates or dense_choice.Rates()))
+    spread = dense_choice.Spread.of(dense_choice.FORMS[one[0]], one[1], problem, count)
+    return float(dense_choice.cycles(spread, problem, spread.ordered()[1], rates or dense_choice.Rates()))
 
 
 def regrets(rows: list[dict[str, Any]], rates: Any) -> list[float]:

@@ -7,7 +7,7 @@
 namespace derby {
 
 // Hardware barriers, by what their threads wait for; 0 is __syncthreads's.
-enum DenseBarrier { BOX_THERE = 1 };  // TURNED, one warpgroup, number 1 + its index: a box is written in shared memory
+enum DenseBarrier { BOX_THERE = 1 };  // one warpgroup, number 1 + its index: its boxes are written, or have left
 
 // Where box `number` of the output lies, in the stages from `first` on.
 template <class F>

@@ -127,10 +127,7 @@ __device__ __forceinline__ void consume(Shared<F>& shared, const CUtensorMap* ou
         const auto give_back = [&](int k) {  // stages that the output before has left, once products are under way
             if (k || owed < 0) return;
             bulk_wait_group_read<0>();
-            // TURNED, one thread has stored for all. Where warps store by hand instead, no CTA has a second tile: fits()
-            // in dense_choice.py.
-            if (F::TURNED) __syncwarp();
-            else named_barrier_sync(BOX_THERE + group, WARPGROUP);
+            named_barrier_sync(BOX_THERE + group, WARPGROUP);
 #pragma unroll
             for (int slot = 0; slot < F::ENDS; ++slot)
                 release(owed + slot < F::STAGES ? owed + slot : owed + slot - F::STAGES);
