@@ -41,6 +41,9 @@ def observed(pairs: int, seconds: float, as_json: bool, budget: float | None = N
     with bar("measuring", pairs, quiet=as_json, seconds=seconds, most=budget) as advance:
 
         class Shown(Observer):
+            def waiting(self, solutions: list[str], seconds: float) -> None:
+                warn([plain(f"{duration(seconds)} already: {', '.join(solutions)} (compiling, or being checked)")])
+
             def checked(self, solution: str, workload: Any) -> None:
                 advance(plain(f"{solution} checked on {workload_label(workload)}"), done=0)
 

@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
-from measuring import CPU
+from measuring import CPU, copied_set
 
 from kernelderby.catalog import Catalog
 from kernelderby.errors import DerbyError
@@ -95,6 +95,24 @@ def test_a_run_stops_when_its_time_is_over_and_says_what_is_left(misbehaviours, 
         assert len(found) < 2 and any("the time is over: " in note for note in notes)
     again = make_plan(Catalog.open(misbehaviours), CPU, settings, ["honest"])
     assert again.pairs == 2 - len(found)
+
+
+def test_who_compiles_for_long_is_named(tmp_path, monkeypatch):
+    root, told = copied_set(tmp_path), []
+    source = root / "solutions/tests/elementwise/scaled_add_n16/honest/main.py"
+    source.write_text(
+        "import time\n\n" + source.read_text().replace("    torch.add", "    time.sleep(0.5)\n    torch.add")
+    )
+    monkeypatch.setattr("kernelderby.measure.run.contest._WAITING_SECONDS", 0.2)
+
+    class Told(Observer):
+        def waiting(self, solutions, seconds):
+            told.append((solutions, seconds))
+
+    settings = Settings(rounds=1, most_rounds=1, iterations=2, timeout_seconds=30)
+    catalog = Catalog.open(root)
+    Runner(catalog, CPU, settings, Told()).run(make_plan(catalog, CPU, settings, ["honest"], workloads=("8",)))
+    assert told and told[0][0] == ["honest"] and 0.2 <= told[0][1] < 20
 
 
 def test_workloads_may_be_named_across_operators(checkout, monkeypatch):

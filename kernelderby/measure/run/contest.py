@@ -6,7 +6,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -39,6 +39,7 @@ from kernelderby.rows.row import JUDGE_WITHOUT_MEMORY
 _REFERENCE_ITERATIONS = 3
 _ROUND_MICROSECONDS = 200_000  # solutions slower than this / iterations get fewer iterations per round, at least 2
 _COOLING_SECONDS = 2  # before a disturbed turn is repeated
+_WAITING_SECONDS = 30  # for solutions that compile and are checked, until the observer learns their names
 
 Given = TypeVar("Given")
 
@@ -128,8 +129,14 @@ class Contest:
         """The racers that are correct. All are checked in parallel, since compilation takes CPU time."""
         if not racers:
             return []
+        start = time.monotonic()
         with ThreadPoolExecutor(len(racers)) as pool, interruptible():
-            ends = list(pool.map(self._prepared, racers))
+            work = [pool.submit(self._prepared, racer) for racer in racers]
+            while wait(work, _WAITING_SECONDS).not_done:
+                late = [racer.solution.name for racer, each in zip(racers, work, strict=True) if not each.done()]
+                if late:
+                    self._run.observer.waiting(late, time.monotonic() - start)
+            ends = [each.result() for each in work]
         passed = []
         for racer, end in zip(racers, ends, strict=True):
             self._run.observer.checked(racer.solution.name, self._job.workload)

@@ -12,6 +12,9 @@ _FEW_OF_ALL = 0.1
 class Observer:
     """Gets the progress of a run; the command overrides it."""
 
+    def waiting(self, solutions: list[str], seconds: float) -> None:
+        """So long already for these, which compile or are checked."""
+
     def checked(self, solution: str, workload: Workload) -> None: ...
 
     def round_done(self, solution: str, number: int, workload: Workload) -> None: ...
