@@ -10,6 +10,8 @@ from kernelderby.cli.output import say, say_line, warn
 from kernelderby.cli.progress import bar, duration
 from kernelderby.store.counts import counted
 
+_NAMED = 3  # solutions that a line about waiting names
+
 
 def print_plan(machine: Any, plan: Any, hosts: int = 1, budget: float | None = None) -> None:
     """hosts: GPUs of the kind, side by side. budget: seconds."""
@@ -42,7 +44,9 @@ def observed(pairs: int, seconds: float, as_json: bool, budget: float | None = N
 
         class Shown(Observer):
             def waiting(self, solutions: list[str], seconds: float) -> None:
-                warn([plain(f"{duration(seconds)} already: {', '.join(solutions)} (compiling, or being checked)")])
+                rest = len(solutions[_NAMED:])
+                named = ", ".join(solutions[:_NAMED]) + (f" and {rest} more" if rest else "")
+                warn([plain(f"{duration(seconds)} so far, compiling or checked: {named}")])
 
             def checked(self, solution: str, workload: Any) -> None:
                 advance(plain(f"{solution} checked on {workload_label(workload)}"), done=0)

@@ -14,8 +14,8 @@ FIRST = 4.0  # how much a row counts that any CTA reads, over one that a GPC rea
 
 
 def gpc_of(unit, size):
-    """The GPC of a unit, a cluster of `size` CTAs, by its number among those at work. Clusters are dealt out in turn;
-    after nine pairs on each, one GPC of an H200 has no room left for more."""
+    """The GPC of a unit, a cluster of `size` CTAs, by its number among those at work. Clusters are dealt out in turn.
+    The first four pairs lie by themselves; after four more pairs on each, one GPC of an H200 is full."""
     if size == 1:
         return next(i for i, end in enumerate(FILLED) if unit % FILLED[-1] < end)
     if size == 2:
